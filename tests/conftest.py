@@ -93,5 +93,5 @@ def small(sync):
 @pytest.fixture(scope="module")
 def client():
     """A client of two workers that are processes."""
-    with support.local(processes=True) as found:
-        yield found
+    with support.local(processes=True) as client:
+        yield client

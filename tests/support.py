@@ -33,9 +33,9 @@ def python(*arguments, env=None, status=0, **options):
     """Run an interpreter to its end; fail with what it said unless it ends with the status."""
     options = {"capture_output": True, "text": True, "timeout": 240, "check": False} | options
     command = [sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, env=environment(**(env or {})), **options)
-    assert done.returncode == status, done.stdout + done.stderr
-    return done
+    process = subprocess.run(command, env=environment(**(env or {})), **options)
+    assert process.returncode == status, process.stdout + process.stderr
+    return process
 
 
 @contextlib.contextmanager
@@ -51,14 +51,14 @@ def listening(sink):
 @contextlib.contextmanager
 def heard(*names):
     """Give a list of the events of some names, or of all, that are emitted meanwhile."""
-    found = []
+    recorded = []
 
     def sink(name, numbers):
         if not names or name in names:
-            found.append((name, numbers))
+            recorded.append((name, numbers))
 
     with listening(sink):
-        yield found
+        yield recorded
 
 
 def in_threads(count, work):
@@ -116,10 +116,10 @@ def failing(x):
     return x.map_blocks(fail, dtype=x.dtype, meta=x._meta)
 
 
-def close(found, wanted):
+def close(ours, expected):
     """Whether an array in single or double precision is right, by its relative error."""
-    most = 1e-6 if wanted.dtype in (np.float32, np.complex64) else 1e-14
-    return bool(np.linalg.norm(found - wanted) <= most * np.linalg.norm(wanted))
+    most = 1e-6 if expected.dtype in (np.float32, np.complex64) else 1e-14
+    return bool(np.linalg.norm(ours - expected) <= most * np.linalg.norm(expected))
 
 
 def refusals(table):
@@ -131,8 +131,8 @@ def refusals(table):
     return [
         pytest.param(call, argument, value, kind, id=f"{argument}-{number}-{kind.__name__}")
         for number, (call, argument, values, types) in enumerate(table)
-        for kind, found in ((ValueError, values), (TypeError, types))
-        for value in found
+        for kind, refused in ((ValueError, values), (TypeError, types))
+        for value in refused
     ]
 
 

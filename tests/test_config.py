@@ -129,9 +129,9 @@ def test_misspelt_settings_are_reported_once():
 def test_only_near_names_are_suggested(key, hint):
     said = f"did you mean bigfft.{hint}?" if hint else "it does nothing"
     text = f"no setting bigfft.{key}, it does nothing"
-    with dask.config.set({f"bigfft.{key}": 2}), pytest.warns(UserWarning, match=text) as found:
+    with dask.config.set({f"bigfft.{key}": 2}), pytest.warns(UserWarning, match=text) as caught:
         dask_bigfft.plan(X)
-    assert [str(w.message).endswith(said) for w in found] == [True]
+    assert [str(w.message).endswith(said) for w in caught] == [True]
 
 
 def test_settings_with_either_dash_and_mappings_are_known():

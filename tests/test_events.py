@@ -16,8 +16,8 @@ from dask_bigfft.events import RECORD, Record
 
 @pytest.fixture
 def seen():
-    with heard() as found:
-        yield found
+    with heard() as emitted:
+        yield emitted
 
 
 def test_events_of_a_task_carry_plan_and_round(seen):
@@ -60,9 +60,9 @@ def test_parts_of_a_task_are_added_up(seen):
         with events.measured("fft", 1):
             pass
         raise KeyError
-    (one, inside), (two, outside) = seen
-    assert (one, inside["nbytes"], inside["plan"]) == ("fft", 500, "0a1b")
-    assert (two, outside["nbytes"]) == ("fft", 7)
+    (first, inside), (second, outside) = seen
+    assert (first, inside["nbytes"], inside["plan"]) == ("fft", 500, "0a1b")
+    assert (second, outside["nbytes"]) == ("fft", 7)
     assert inside["seconds"] >= 0
     assert "plan" not in outside
 
@@ -79,18 +79,18 @@ def test_every_round_is_counted_with_its_bytes(scheduler, carrier):
         y = fft.rfft2(x)
         plan = dask_bigfft.plan(x, "rfft2")
         y.compute(scheduler=scheduler)
-    found = RECORD.plan(y.name.partition("-")[2])
+    plan_record = RECORD.plan(y.name.partition("-")[2])
     for number, round_ in enumerate(plan.rounds, 1):
-        total = found.totals["round", number]
+        total = plan_record.totals["round", number]
         itemsize = np.dtype(plan.dtypes[2 * number - 1]).itemsize
         assert total.count == round_.target.blocks
         assert total.nbytes == round_.target.size * itemsize
         assert 0 < total.first <= total.last
-        assert found.totals["fft", number].seconds <= total.seconds
-    packed = [total.nbytes for (name, _), total in found.totals.items() if name == "pack"]
+        assert plan_record.totals["fft", number].seconds <= total.seconds
+    packed = [total.nbytes for (name, _), total in plan_record.totals.items() if name == "pack"]
     assert bool(packed) == (carrier == "tasks")
-    assert found.rss_peak >= found.rss_before > 0
-    spans = [span for span in found.spans if span.phase == "round"]
+    assert plan_record.rss_peak >= plan_record.rss_before > 0
+    spans = [span for span in plan_record.spans if span.phase == "round"]
     assert len(spans) == sum(round_.target.blocks for round_ in plan.rounds)
     assert all(span.start <= span.stop for span in spans)
 
@@ -118,11 +118,11 @@ def test_threads_count_together_and_old_plans_are_forgotten():
 
     with listening(record.take):
         in_threads(4, work)
-        found = record.plan("a")
+        plan_record = record.plan("a")
         for number in range(events.KEPT_PLANS):
             events.emit("round", plan=str(number), index=1)
-    assert found.totals["pack", 1].nbytes == 4 * 200 * 3
-    assert {span.lane for span in found.spans} == {0, 1, 2, 3}
+    assert plan_record.totals["pack", 1].nbytes == 4 * 200 * 3
+    assert {span.lane for span in plan_record.spans} == {0, 1, 2, 3}
     assert [record.plan(token) is None for token in ("a", "0")] == [True, False]
 
 

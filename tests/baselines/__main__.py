@@ -102,12 +102,12 @@ def make_in_tree(tree: Path, parts: Sequence[str], folder: Path, program: Path) 
         (root / "tests").mkdir()
         (root / "tests" / "baselines").symlink_to(program)
         (root / "dask_bigfft").symlink_to(tree / "dask_bigfft")
-        kept = {key: value for key, value in os.environ.items() if "BIGFFT" not in key}
+        environment = {key: value for key, value in os.environ.items() if "BIGFFT" not in key}
         command = ["-m", "tests.baselines", "make", "--out", str(folder), "--only", *parts]
         subprocess.run(
             [sys.executable, *command],
             cwd=root,
-            env={**kept, "PYTHONPATH": str(root)},
+            env={**environment, "PYTHONPATH": str(root)},
             check=True,
         )
 

@@ -221,12 +221,16 @@ def digests(numbers: Iterable[int] = range(COUNT)) -> dict[str, dict[str, str]]:
     return by_library
 
 
-def unlike(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+def unlike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
     """Return what differs between two machines; nothing if bits can be compared.
 
     >>> unlike({"numpy": "2.1"}, {"numpy": "2.2"})
     ['numpy: 2.1 here, 2.2 there']
     """
-    names = sorted({*here, *there})
-    pairs = ((name, here.get(name, "none"), there.get(name, "none")) for name in names)
-    return [f"{name}: {mine} here, {other} there" for name, mine, other in pairs if mine != other]
+    differences = []
+    for name in sorted({*ours, *theirs}):
+        mine = ours.get(name, "none")
+        other = theirs.get(name, "none")
+        if mine != other:
+            differences.append(f"{name}: {mine} here, {other} there")
+    return differences

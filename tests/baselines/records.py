@@ -219,8 +219,8 @@ def runner_up_text(name: str, forecast: Any) -> str:
 def passes_text(explanation: str) -> str:
     """Return the tiles and buffers of rounds on GPUs, and the copies between GPUs."""
     lines = [" ".join(line.split()) for line in explanation.splitlines()]
-    kept = re.compile(r"round \d.*C = |round \d+: .* buffers|exchange \d+: .*shards")
-    return " | ".join(line for line in lines if kept.match(line))
+    pattern = re.compile(r"round \d.*C = |round \d+: .* buffers|exchange \d+: .*shards")
+    return " | ".join(line for line in lines if pattern.match(line))
 
 
 def named_argument(error: Exception) -> str:

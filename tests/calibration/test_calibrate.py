@@ -38,7 +38,7 @@ def test_known_prices_are_found_again():
     """Runs that take exactly what a profile says give back its prices."""
     out = get_library("scipy").supports_out
     speeds = ("complex128", 3e9, 1e9, out), ("complex64", 5e9, 2e9, out)
-    libraries = tuple(LibrarySpeeds("scipy", *found) for found in speeds)
+    libraries = tuple(LibrarySpeeds("scipy", *row) for row in speeds)
     prices = {"run": 2e-8, "move": 3e-10, "start": 2e-3, "task": 2e-4, "tile": 5e-5}
     prices |= {"shard": 3e-5, "exchange": 2e-3, "pair": 0.0}
     known = Profile("known", 2, copy=4e9, libraries=libraries, **prices)
@@ -49,39 +49,39 @@ def test_known_prices_are_found_again():
             plan = dask_bigfft.plan(problem.array(dtype), problem.kind, **options)
             seconds = plan.forecast(known, threads=2).seconds
             runs.append(threads.Trial(plan, measured=(seconds,)))
-    found = threads.fitted(runs, 2, {(one.name, one.dtype): 2e9 for one in libraries})
-    made = Profile("found", 2, pair=0.0, **found)
+    fitted = threads.fitted(runs, 2, {(library.name, library.dtype): 2e9 for library in libraries})
+    refitted = Profile("found", 2, pair=0.0, **fitted)
     for run in runs:  # prices that are told apart badly may differ, what they say together not
-        again = run.plan.forecast(made, threads=2).seconds
+        again = run.plan.forecast(refitted, threads=2).seconds
         assert again == pytest.approx(run.seconds, rel=0.12)
-    assert found["task"] == pytest.approx(known.task, rel=0.3)
-    assert found["libraries"][0].flops == pytest.approx(3e9, rel=0.3)
+    assert fitted["task"] == pytest.approx(known.task, rel=0.3)
+    assert fitted["libraries"][0].flops == pytest.approx(3e9, rel=0.3)
 
 
 def test_the_disk(tmp_path):
-    each = partial(cluster.on_workers, None)
-    found = cluster.disk_speeds(each, {"": [""]}, str(tmp_path / "new"), 1 << 20)
-    assert min(found["write"], found["read"]) > 1e5
+    on_all = partial(cluster.on_workers, None)
+    speeds = cluster.disk_speeds(on_all, {"": [""]}, str(tmp_path / "new"), 1 << 20)
+    assert min(speeds["write"], speeds["read"]) > 1e5
     assert not list((tmp_path / "new").iterdir())
 
 
 def test_plans_use_what_was_measured(folder):
     assert machine().profile == DEFAULT
     with simulated_devices(1 << 22, count=2):
-        found = dask_bigfft.calibrate(nbytes=1 << 14, repeat=1)
-    assert [device.nbytes for device in found.devices] == [1 << 22] * 2
-    assert found.devices[0].h2d == pytest.approx(5e10, rel=0.9)
-    assert machine().profile == found
-    assert {one.dtype for one in found.libraries} == {"complex128", "complex64"}
-    assert all(1e5 < one.flops < 1e13 for one in found.libraries)
+        profile = dask_bigfft.calibrate(nbytes=1 << 14, repeat=1)
+    assert [device.nbytes for device in profile.devices] == [1 << 22] * 2
+    assert profile.devices[0].h2d == pytest.approx(5e10, rel=0.9)
+    assert machine().profile == profile
+    assert {library.dtype for library in profile.libraries} == {"complex128", "complex64"}
+    assert all(1e5 < library.flops < 1e13 for library in profile.libraries)
     assert "profile.json" in {path.name for path in folder.iterdir()}
     again = dask_bigfft.Plan.from_json(dask_bigfft.plan(da.zeros(64, chunks=8), "fft").to_json())
-    assert again.machine.profile == found
+    assert again.machine.profile == profile
 
 
 def test_two_calibrations_at_once_leave_the_settings_alone():
     prices = in_threads(2, lambda _: threads.thread_prices(1, 1 << 10, 1, ["scipy"]))
-    assert all(0 < found["task"] < 1 for found in prices)
+    assert all(0 < by_name["task"] < 1 for by_name in prices)
 
 
 def write(path, **entries):

@@ -31,21 +31,21 @@ def only(names):
 def test_a_cluster_has_its_own(client, folder):
     """Two processes: one of them lacks a library, and the profile holds while they are there."""
     pytest.importorskip("ducc0")
-    one, other = workers_of(client)
-    client.run(only, ["ducc0", "scipy", "pyfftw"], workers=[one])
-    client.run(only, ["scipy", "ducc0"], workers=[other])
-    found = dask_bigfft.calibrate(client, nbytes=1 << 14, repeat=1)
-    assert {(library.name, library.dtype) for library in found.libraries} == {
+    first, second = workers_of(client)
+    client.run(only, ["ducc0", "scipy", "pyfftw"], workers=[first])
+    client.run(only, ["scipy", "ducc0"], workers=[second])
+    profile = dask_bigfft.calibrate(client, nbytes=1 << 14, repeat=1)
+    assert {(library.name, library.dtype) for library in profile.libraries} == {
         (name, dtype) for name in ("scipy", "ducc0") for dtype in threads.DTYPES
     }
-    assert found.name.startswith("2 workers on 1 host: the slowest of ")
-    assert found.threads == 1
-    assert found.network > 0
-    assert 0 < found.sent_task < 1
-    assert found.task != DEFAULT.task
-    assert {found.write, found.read}.isdisjoint({DEFAULT.write, DEFAULT.read})
+    assert profile.name.startswith("2 workers on 1 host: the slowest of ")
+    assert profile.threads == 1
+    assert profile.network > 0
+    assert 0 < profile.sent_task < 1
+    assert profile.task != DEFAULT.task
+    assert {profile.write, profile.read}.isdisjoint({DEFAULT.write, DEFAULT.read})
     assert not list((folder / "scratch").iterdir())
-    assert machine().profile == found
+    assert machine().profile == profile
     with dask.config.set(scheduler="threads"):
         assert machine().profile == DEFAULT
 
@@ -76,7 +76,7 @@ class Hosts:
             elif work is not cluster.was_read:
                 self.files.pop(path, None)
         for address in arguments:
-            host = next(name for name, found in self.hosts.items() if address in found)
+            host = next(name for name, addresses in self.hosts.items() if address in addresses)
             every = [i for i in self.hosts[host] if i in self.sizes]
             share = sum(self.sizes[i] for i in every) / self.speeds[host]
             # One of them is done early, having had more than its part.
@@ -87,15 +87,15 @@ class Hosts:
 def test_disks_are_as_fast_as_what_the_workers_of_a_host_move_together():
     hosts = {"a": ["a1", "a2", "a3", "a4"], "b": ["b1"]}
     workers = Hosts(hosts, {"a": 2e9, "b": 3e9})
-    found = cluster.disk_speeds(workers.each, hosts, "/scratch", 1 << 28)
-    assert found == {"write": pytest.approx(2e9), "read": pytest.approx(2e9)}
+    speeds = cluster.disk_speeds(workers.each, hosts, "/scratch", 1 << 28)
+    assert speeds == {"write": pytest.approx(2e9), "read": pytest.approx(2e9)}
     # all at the same time, and nobody reads while others write
     assert workers.rounds[:2] == [(cluster.written, 5), (cluster.was_read, 5)]
     assert set(workers.sizes.values()) == {1 << 26, 1 << 28}
     assert not workers.files
     workers = Hosts(hosts, {"a": 2e9, "b": 1e9})
-    found = cluster.disk_speeds(workers.each, hosts, "/scratch", 1 << 28)
-    assert found["read"] == pytest.approx(1e9)
+    speeds = cluster.disk_speeds(workers.each, hosts, "/scratch", 1 << 28)
+    assert speeds["read"] == pytest.approx(1e9)
 
 
 def test_no_file_stays_where_a_disk_is_full():
@@ -130,14 +130,14 @@ def test_libraries_are_those_that_all_have():
             DEFAULT, libraries=tuple(LibrarySpeeds(name, "complex128", 1e9, 1e9) for name in names)
         )
 
-    found = slowest([of("scipy", "ducc0"), of("pyfftw", "ducc0", "scipy")])
-    assert [library.name for library in found.libraries] == ["scipy", "ducc0"]
+    profile = slowest([of("scipy", "ducc0"), of("pyfftw", "ducc0", "scipy")])
+    assert [library.name for library in profile.libraries] == ["scipy", "ducc0"]
 
 
 def test_devices_are_those_of_workers_that_have_some():
     slow = DeviceProfile(h2d=1e10, call=1e-6)
     fast = DeviceProfile(h2d=2e10, call=2e-6)
     three = (slow,), (fast, fast), (fast, slow)
-    found = slowest([DEFAULT, *(replace(DEFAULT, devices=devices) for devices in three)])
-    assert [device.h2d for device in found.devices] == [1e10, 1e10]
-    assert [device.call for device in found.devices] == [2e-6, 2e-6]
+    profile = slowest([DEFAULT, *(replace(DEFAULT, devices=devices) for devices in three)])
+    assert [device.h2d for device in profile.devices] == [1e10, 1e10]
+    assert [device.call for device in profile.devices] == [2e-6, 2e-6]

@@ -9,18 +9,18 @@ from dask_bigfft.testing.simulated import SimulatedGPU
 
 @pytest.mark.parametrize("dry", [False, True])
 def test_a_simulated_device_gives_back_its_speeds(dry):
-    made = DeviceProfile(
+    simulated = DeviceProfile(
         h2d=4e9, d2h=2e9, run=2e-6, memory=5e10, flops=2e10, call=1e-6, nbytes=1 << 24
     )
-    device = SimulatedGPU(made.nbytes, profile=made, dry=dry)
-    found = device_speeds(device, 1 << 20)
-    assert found.h2d == found.d2h == pytest.approx(2e9, rel=0.05)  # together: the slower one's
-    assert found.run == pytest.approx(2e-6, rel=0.1)
-    assert found.memory == pytest.approx(5e10, rel=0.1)
-    assert found.flops == pytest.approx(2e10, rel=0.1)
-    assert found.call == pytest.approx(1e-6, rel=0.1)
-    assert found.nbytes == made.nbytes
-    assert device.memory().free == made.nbytes
+    device = SimulatedGPU(simulated.nbytes, profile=simulated, dry=dry)
+    speeds = device_speeds(device, 1 << 20)
+    assert speeds.h2d == speeds.d2h == pytest.approx(2e9, rel=0.05)  # together: the slower one's
+    assert speeds.run == pytest.approx(2e-6, rel=0.1)
+    assert speeds.memory == pytest.approx(5e10, rel=0.1)
+    assert speeds.flops == pytest.approx(2e10, rel=0.1)
+    assert speeds.call == pytest.approx(1e-6, rel=0.1)
+    assert speeds.nbytes == simulated.nbytes
+    assert device.memory().free == simulated.nbytes
 
 
 def test_a_small_device_is_measured_with_less():

@@ -25,7 +25,7 @@ zarr = pytest.importorskip("zarr")
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -36,13 +36,13 @@ def npy(name, values):
 
 
 def check(name, wanted, tolerance=1e-12):
-    found = zarr.open_array(name, mode="r")
-    assert found.attrs[targets.ATTRIBUTE]["complete"] is True
-    assert found.dtype == wanted.dtype
-    assert found.shape == wanted.shape
-    error = np.linalg.norm((found[...] - wanted).ravel()) / np.linalg.norm(wanted.ravel())
+    array = zarr.open_array(name, mode="r")
+    assert array.attrs[targets.ATTRIBUTE]["complete"] is True
+    assert array.dtype == wanted.dtype
+    assert array.shape == wanted.shape
+    error = np.linalg.norm((array[...] - wanted).ravel()) / np.linalg.norm(wanted.ravel())
     assert error < tolerance
-    return found
+    return array
 
 
 def only(folder, *names):
@@ -61,17 +61,17 @@ SMALL = "--block-size 8KiB --quiet"
 # --- values ---------------------------------------------------------------------------------
 
 
-def test_an_npy_file_becomes_a_zarr_array(here, capsys):
+def test_an_npy_file_becomes_a_zarr_array(folder, capsys):
     values = npy("a.npy", complex_values(32, 16, 24))
     assert run("a.npy b.zarr --block-size 16KiB") == 0
     assert check("b.zarr", np.fft.fftn(values)).nchunks > 1
     output = capsys.readouterr()
     assert "fftn of (32, 16, 24) complex128" in output.out
     assert "100 %" in output.err
-    only(here, "a.npy", "b.zarr")
+    only(folder, "a.npy", "b.zarr")
 
 
-def test_axes_lengths_and_norm(here):
+def test_axes_lengths_and_norm(folder):
     values = npy("a.npy", complex_values(8, 12, 10))
     assert run("a.npy b.zarr --axes -3,-1 --s 9,-1 --norm ortho", SMALL) == 0
     wanted = np.fft.fftn(values, s=(9, 10), axes=(0, 2), norm="ortho")
@@ -84,7 +84,7 @@ def test_axes_lengths_and_norm(here):
     check("d.zarr", np.fft.fft2(values))
 
 
-def test_there_and_back_in_transposed_order(here):
+def test_there_and_back_in_transposed_order(folder):
     values = npy("a.npy", complex_values(4096))
     assert run("a.npy b.zarr --kind fft --order transposed", SMALL) == 0
     assert zarr.open_array("b.zarr", mode="r").attrs[targets.ATTRIBUTE]["order"] == ["transposed"]
@@ -93,11 +93,11 @@ def test_there_and_back_in_transposed_order(here):
     assert (record["order"], record["order_of"]) == (["transposed"], "input")
 
 
-def test_plan_prints_the_explanation_and_writes_nothing(here, capsys):
+def test_plan_prints_the_explanation_and_writes_nothing(folder, capsys):
     npy("a.npy", complex_values(64, 64))
     assert main(["plan", "a.npy", "--block-size", "8 KiB", "--axes", "-2,-1"]) == 0
     assert "fftn of (64, 64) complex128" in capsys.readouterr().out
-    only(here, "a.npy")
+    only(folder, "a.npy")
 
 
 # --- errors ---------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ BAD += [
 
 
 @pytest.fixture
-def files(here):
+def files(folder):
     npy("a.npy", complex_values(8, 8))
     npy("texts.npy", np.array(["a", "b"]))
     npy("long.npy", np.ones(8, "G"))
@@ -148,38 +148,38 @@ def files(here):
     Path("folder").mkdir()
     zarr.open_group("g.zarr", mode="w").create_array("x", shape=(4,), dtype="f8")
     zarr.open_group("g.zarr", mode="r+").create_array("deep/y", shape=(4,), dtype="f8")
-    return sorted(path.name for path in here.iterdir())
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize(("source", "rest", "text"), BAD)
-def test_what_is_not_allowed_is_said_in_a_line(here, files, capsys, source, rest, text):
+def test_what_is_not_allowed_is_said_in_a_line(folder, files, capsys, source, rest, text):
     assert run(source, rest, "--quiet") == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.startswith("dask-bigfft: error: ")
     assert output.err.count("\n") == 1
     assert text in output.err
-    only(here, *files)
+    only(folder, *files)
 
 
 @pytest.mark.parametrize(
     "words", ["--kind x", "--kernel x", "--chunks x", "--scheduler x", "--norm x", "--help"]
 )
-def test_help_and_errors_of_values_import_no_dask_array(here, words):
+def test_help_and_errors_of_values_import_no_dask_array(folder, words):
     npy("a.npy", complex_values(4))
     code = f"import sys, dask_bigfft.cli as cli; sys.argv[1:] = 'plan a.npy {words}'.split()\n"
     code += "try: cli.main()\nexcept SystemExit: pass\nassert 'dask.array' not in sys.modules"
     assert ("--help" in words) != ("`=" in python("-c", code).stderr)
 
 
-def test_resuming_is_offered_only_where_something_was_begun(here, capsys, monkeypatch):
+def test_resuming_is_offered_only_where_something_was_begun(folder, capsys, monkeypatch):
     npy("a.npy", complex_values(64, 64))
     assert run("a.npy b.zarr --scratch a.npy/x --quiet") == 1
     text = capsys.readouterr().err
     assert "`--scratch`='a.npy/x' cannot be a scratch folder: Not a directory" in text
     assert "nothing was written" in text
     assert "--resume" not in text
-    only(here, "a.npy")
+    only(folder, "a.npy")
     failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
     assert run("a.npy b.zarr --scratch s", SMALL) == 1
     assert "s keeps what is done: --resume goes on from there" in capsys.readouterr().err
@@ -188,7 +188,7 @@ def test_resuming_is_offered_only_where_something_was_begun(here, capsys, monkey
 @pytest.mark.parametrize(
     ("option", "value"), [("--s", ""), ("--workers", "0"), ("--workers", "two"), ("--n", "x")]
 )
-def test_what_is_not_a_number_is_refused_by_name(here, capsys, option, value):
+def test_what_is_not_a_number_is_refused_by_name(folder, capsys, option, value):
     with pytest.raises(SystemExit) as info:
         main(["run", "a.npy", "o.zarr", option, value])
     assert info.value.code == 2
@@ -198,7 +198,7 @@ def test_what_is_not_a_number_is_refused_by_name(here, capsys, option, value):
 @pytest.mark.parametrize(
     ("wrong", "right"), [("--axis", "--axes"), ("--memory_limit", "--memory-limit")]
 )
-def test_an_unknown_option_names_the_nearest_one(here, capsys, wrong, right):
+def test_an_unknown_option_names_the_nearest_one(folder, capsys, wrong, right):
     for words in (["run", "a.npy", "o.zarr", wrong, "0"], ["plan", "a.npy", f"{wrong}=0"]):
         with pytest.raises(SystemExit) as info:
             main(words)
@@ -238,7 +238,7 @@ FAILURES = [
 
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
 @pytest.mark.parametrize(("error", "status", "text"), FAILURES)
-def test_a_failure_leaves_nothing(here, monkeypatch, capsys, scheduler, error, status, text):
+def test_a_failure_leaves_nothing(folder, monkeypatch, capsys, scheduler, error, status, text):
     npy("a.npy", complex_values(4096))
     calls = failing(monkeypatch, error)
     assert run("a.npy b.zarr --kind fft --scheduler", scheduler, SMALL) == status
@@ -247,10 +247,10 @@ def test_a_failure_leaves_nothing(here, monkeypatch, capsys, scheduler, error, s
     assert output.err.splitlines()[-1].startswith("dask-bigfft: error: ")
     assert text in output.err
     time.sleep(0.1)  # nothing goes on writing
-    only(here, "a.npy")
+    only(folder, "a.npy")
 
 
-def test_what_a_killed_run_has_left_is_named(here, capsys):
+def test_what_a_killed_run_has_left_is_named(folder, capsys):
     npy("a.npy", complex_values(8))
     name = "from dask_bigfft.storage import targets; print(targets.name_of_run())"
     killed = python("-c", name).stdout.strip()
@@ -276,28 +276,28 @@ def test_what_a_killed_run_has_left_is_named(here, capsys):
 # --- processes ------------------------------------------------------------------------------
 
 
-def test_as_a_program(here):
+def test_as_a_program(folder):
     values = npy("a.npy", complex_values(64, 48))
-    done = python("-m", "dask_bigfft", "run", "a.npy", "b.zarr")
+    process = python("-m", "dask_bigfft", "run", "a.npy", "b.zarr")
     check("b.zarr", np.fft.fftn(values))
-    assert done.stdout.count("\n") == 1
-    assert "\r" not in done.stderr
+    assert process.stdout.count("\n") == 1
+    assert "\r" not in process.stderr
 
 
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
-def test_a_program_that_is_interrupted_leaves_no_result(here, number, status):
+def test_a_program_that_is_interrupted_leaves_no_result(folder, number, status):
     npy("a.npy", RNG.normal(size=(128, 128, 128)))
     old = zarr.create_array("b.zarr", data=complex_values(5, 5), chunks=(5, 5))[...]
     words = "-m dask_bigfft run a.npy b.zarr --overwrite --chunks 8,8,8"
     arguments = [sys.executable, *words.split()]
     with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:
-        until(lambda: list(here.glob("b.zarr.partial-*/c/*")))
+        until(lambda: list(folder.glob("b.zarr.partial-*/c/*")))
         process.send_signal(number)
         assert process.wait(60) == status
     np.testing.assert_array_equal(zarr.open_array("b.zarr", mode="r")[...], old)
-    left = [path for path in here.iterdir() if path.name not in ("a.npy", "b.zarr")]
+    left = [path for path in folder.iterdir() if path.name not in ("a.npy", "b.zarr")]
     if number != signal.SIGKILL:
         assert left == []
     for path in left:
@@ -306,7 +306,7 @@ def test_a_program_that_is_interrupted_leaves_no_result(here, number, status):
         assert record["complete"] is False
 
 
-def test_on_a_cluster(here, capsys):
+def test_on_a_cluster(folder, capsys):
     """One that is there, whose counts begin anew for each run, and one of its own."""
     values = npy("a.npy", complex_values(64, 64))
     with local(processes=True) as client:

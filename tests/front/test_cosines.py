@@ -45,9 +45,9 @@ def test_one_axis(data, n, name, type_, norm, ortho, dtype):
     expected = getattr(scipy.fft, name)(x.real, type_, **options)
     if dtype == "c16":  # of which SciPy does not make the whole orthogonal
         expected = expected + 1j * getattr(scipy.fft, name)(x.imag, type_, **options)
-    found = getattr(fft, name)(lazy, type_, **options)
-    assert found.dtype == expected.dtype
-    assert relative_l2(found.compute(), expected) < 40 * np.finfo(expected.dtype).eps
+    coefficients = getattr(fft, name)(lazy, type_, **options)
+    assert coefficients.dtype == expected.dtype
+    assert relative_l2(coefficients.compute(), expected) < 40 * np.finfo(expected.dtype).eps
 
 
 @FEWER
@@ -63,8 +63,8 @@ def test_several_axes(data, shape, name, type_, norm):
     lazy = da.from_array(x, chunks=data.draw(chunkings(shape)))
     axes = data.draw(st.permutations(range(len(shape)))) if data.draw(st.booleans()) else None
     expected = getattr(scipy.fft, name)(x, type_, axes=axes, norm=norm)
-    found = getattr(fft, name)(lazy, type_, axes=axes, norm=norm)
-    assert relative_l2(found.compute(), expected) < 1e-14
+    coefficients = getattr(fft, name)(lazy, type_, axes=axes, norm=norm)
+    assert relative_l2(coefficients.compute(), expected) < 1e-14
 
 
 @pytest.mark.parametrize("length", [50, 144, 200])
@@ -73,10 +73,10 @@ def test_cropped_and_padded_and_shifted_and_only_read(type_, length):
     x = random_array((144,), "f8", 1)
     x.flags.writeable = False
     lazy = da.from_array(x, chunks=12)
-    found = fft.fftshift(fft.dct(lazy, type_, n=length, chunks=25, overwrite_x=True))
+    shifted = fft.fftshift(fft.dct(lazy, type_, n=length, chunks=25, overwrite_x=True))
     expected = scipy.fft.fftshift(scipy.fft.dct(x, type_, n=length))
-    assert relative_l2(found.compute(), expected) < 1e-14
-    assert found.chunksize == (25,)
+    assert relative_l2(shifted.compute(), expected) < 1e-14
+    assert shifted.chunksize == (25,)
     plane = x[:, None] * x[:9]
     both = fft.dctn(da.from_array(plane, chunks=(12, 3)), type_, s=(length, 5))
     assert relative_l2(both.compute(), scipy.fft.dctn(plane, type_, s=(length, 5))) < 1e-14
@@ -85,24 +85,24 @@ def test_cropped_and_padded_and_shifted_and_only_read(type_, length):
 def exactly(x, sine, type_):
     """The sums of the definitions, in 40 digits."""
     n = len(x)
-    one = int(sine)
+    offset = int(sine)
     wave = mpmath.sin if sine else mpmath.cos
     place, frequency, total = {
-        1: (lambda j: j + one, lambda k: k + one, n - 1 + 2 * one),
-        2: (lambda j: 2 * j + 1, lambda k: k + one, 2 * n),
-        3: (lambda j: j + one, lambda k: 2 * k + 1, 2 * n),
+        1: (lambda j: j + offset, lambda k: k + offset, n - 1 + 2 * offset),
+        2: (lambda j: 2 * j + 1, lambda k: k + offset, 2 * n),
+        3: (lambda j: j + offset, lambda k: 2 * k + 1, 2 * n),
         4: (lambda j: 2 * j + 1, lambda k: 2 * k + 1, 4 * n),
     }[type_]
     single = {(1, False): (0, n - 1), (3, False): (0,), (3, True): (n - 1,)}.get((type_, sine), ())
     with mpmath.workdps(40):
-        found = [
+        sums = [
             mpmath.fsum(
                 (1 if j in single else 2) * v * wave(mpmath.pi * place(j) * frequency(k) / total)
                 for j, v in enumerate(x)
             )
             for k in range(n)
         ]
-        return np.array([np.longdouble(mpmath.nstr(v, 25)) for v in found])
+        return np.array([np.longdouble(mpmath.nstr(v, 25)) for v in sums])
 
 
 @pytest.mark.parametrize("n", [36, 51])
@@ -116,9 +116,9 @@ def test_accuracy(n, sine, type_):
         y = x.astype(dtype)
         exact = exactly([mpmath.mpf(float(v)) for v in y], sine, type_)
         eps = np.finfo(dtype).eps
-        found = getattr(fft, name)(da.from_array(y, chunks=5), type_).compute()
+        coefficients = getattr(fft, name)(da.from_array(y, chunks=5), type_).compute()
         theirs = relative_l2(getattr(scipy.fft, name)(y, type_), exact)
-        assert relative_l2(found, exact) < 1.5 * theirs + 1.5 * eps  # of which 1: Bluestein
+        assert relative_l2(coefficients, exact) < 1.5 * theirs + 1.5 * eps  # of which 1: Bluestein
     if np.finfo(np.longdouble).eps < 1e-18:
         wide = getattr(fft, name)(da.from_array(x.astype("g"), chunks=5), type_).compute()
         assert wide.dtype == np.dtype("g")
@@ -134,14 +134,14 @@ def test_exchanges(n, type_, sine):
     Type III is held against the way back: both begin with a rectangle of half a spectrum.
     """
     length = n - (1 if sine else -1) if type_ == 1 else n
-    found = travelling((fft.dst if sine else fft.dct)(da.zeros(length, chunks=n // 16), type_))
-    assert len(found) == 3
+    nbytes = travelling((fft.dst if sine else fft.dct)(da.zeros(length, chunks=n // 16), type_))
+    assert len(nbytes) == 3
     real = fft.rfft(da.zeros(n, chunks=n // 16))
     if type_ == 3:
         half = n // 2 + 1
         real = fft.irfft(da.zeros(half, chunks=half // 16, dtype=complex), n)
-    assert sum(found) <= (2 if type_ == 1 else 1) * sum(travelling(real)) + 64
-    assert sum(found) >= 0.9 * sum(travelling(real))
+    assert sum(nbytes) <= (2 if type_ == 1 else 1) * sum(travelling(real)) + 64
+    assert sum(nbytes) >= 0.9 * sum(travelling(real))
 
 
 @pytest.mark.parametrize("sine", [False, True])
@@ -149,10 +149,10 @@ def test_exchanges(n, type_, sine):
 def test_a_convolution_moves_what_a_real_fft_of_a_prime_length_does(type_, sine):
     """Also where type I has a prime n - 1 or n + 1: its own length then is no prime."""
     n = 8191 if type_ != 1 else 8190 if sine else 8192
-    found = travelling((fft.dst if sine else fft.dct)(da.zeros(n, chunks=n // 16), type_))
+    nbytes = travelling((fft.dst if sine else fft.dct)(da.zeros(n, chunks=n // 16), type_))
     prime = travelling(fft.rfft(da.zeros(8191, chunks=8191 // 16)))
-    assert len(found) == len(prime) == 4
-    assert sum(found) <= sum(prime) + 64
+    assert len(nbytes) == len(prime) == 4
+    assert sum(nbytes) <= sum(prime) + 64
 
 
 @pytest.mark.parametrize("n", [8191, 8192])
@@ -164,9 +164,9 @@ def test_convolutions(n, type_, sine, norm, ortho):
     x = random_array((n,), "f8", 4)
     name = "dst" if sine else "dct"
     lazy = da.from_array(x, chunks=n // 7)
-    found = getattr(fft, name)(lazy, type_, norm=norm, orthogonalize=ortho).compute()
+    coefficients = getattr(fft, name)(lazy, type_, norm=norm, orthogonalize=ortho).compute()
     expected = getattr(scipy.fft, name)(x, type_, norm=norm, orthogonalize=ortho)
-    assert relative_l2(found, expected) < 3e-15
+    assert relative_l2(coefficients, expected) < 3e-15
 
 
 def test_several_axes_take_no_more_exchanges_than_a_real_fft():

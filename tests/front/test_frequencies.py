@@ -41,9 +41,9 @@ def test_transposed_order_is_that_of_transposed_index(n, digits):
     k = transposed_index(n, real=True, digits=digits)
     actual = fft.rfftfreq(n, 0.25, chunks=7, **named).compute()
     np.testing.assert_array_equal(actual, signed(k, n, n // 2) * (1 / (n * 0.25)))
-    kept = k <= n // 2
-    np.testing.assert_array_equal(actual[kept], np.fft.rfftfreq(n, 0.25)[k[kept]])
-    assert np.all(actual[~kept] < 0)
+    in_half = k <= n // 2
+    np.testing.assert_array_equal(actual[in_half], np.fft.rfftfreq(n, 0.25)[k[in_half]])
+    assert np.all(actual[~in_half] < 0)
 
 
 def test_the_setting_decides_where_no_order_is_given():
@@ -71,9 +71,9 @@ def test_frequencies_of_a_spectrum_in_small_blocks(order, chunks):
     n = 300
     spectrum = fft.fft(da.ones(n, chunks=chunks), chunks="preserve", order=order)
     expected = fft.fftfreq(n, order=order).compute()
-    found = fft.frequencies_of(spectrum)
-    assert found.chunks == spectrum.chunks
-    np.testing.assert_array_equal(found, expected)
+    frequencies = fft.frequencies_of(spectrum)
+    assert frequencies.chunks == spectrum.chunks
+    np.testing.assert_array_equal(frequencies, expected)
     shifted = fft.fftshift(spectrum)
     np.testing.assert_array_equal(fft.frequencies_of(shifted), np.fft.fftshift(expected))
     np.testing.assert_array_equal(fft.frequencies_of(fft.ifftshift(shifted)), expected)

@@ -49,14 +49,14 @@ def assert_same(actual, expected, eps=None):
 
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_signatures_are_numpys_and_the_extras(name):
-    found = list(inspect.signature(getattr(fft, name)).parameters.values())
-    positional = [(p.name, p.default) for p in found if p.kind is p.POSITIONAL_OR_KEYWORD]
+    parameters = list(inspect.signature(getattr(fft, name)).parameters.values())
+    positional = [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     like = name[-4:] if name in SCIPY_MANY else name  # as numpy.fft would have them
     expected = inspect.signature(getattr(np.fft, like)).parameters.values()
     assert positional == [(p.name, p.default) for p in expected]
-    extras = [(p.name, p.default) for p in found if p.kind is p.KEYWORD_ONLY]
+    extras = [(p.name, p.default) for p in parameters if p.kind is p.KEYWORD_ONLY]
     assert extras == [(name, None) for name in EXTRAS]
-    assert len(found) == len(positional) + len(extras)
+    assert len(parameters) == len(positional) + len(extras)
 
 
 def test_every_name_of_numpy_and_scipy_is_there():
@@ -82,8 +82,8 @@ def test_nothing_needs_docstrings_or_asserts():
         y = dask_bigfft.fft.fftn(da.from_array(x, chunks=(4, 5))).compute()
         print(dask_bigfft.fft.fftn.__doc__, np.allclose(y, np.fft.fftn(x), rtol=1e-12))
     """
-    done = python("-OO", "-W", "error", "-c", code)
-    assert (done.stdout, done.stderr) == ("None True\n", "")
+    process = python("-OO", "-W", "error", "-c", code)
+    assert (process.stdout, process.stderr) == ("None True\n", "")
 
 
 def test_settings_are_the_defaults_of_the_extras():
@@ -149,9 +149,9 @@ def test_s_without_axes_or_with_none_warns_as_numpy_does(name, s, axes):
 def test_no_axes_give_the_array_itself(name, dtype):
     x = np.arange(12).reshape(3, 4).astype(dtype)
     expected = getattr(np.fft, name)(x, axes=())
-    found = getattr(fft, name)(da.from_array(x, chunks=2), s=(), axes=[], norm="ortho")
-    assert found.dtype == expected.dtype == x.dtype
-    np.testing.assert_array_equal(found.compute(), expected)
+    transformed = getattr(fft, name)(da.from_array(x, chunks=2), s=(), axes=[], norm="ortho")
+    assert transformed.dtype == expected.dtype == x.dtype
+    np.testing.assert_array_equal(transformed.compute(), expected)
 
 
 def test_axes_none_means_all_axes_also_for_two():

@@ -22,13 +22,13 @@ def test_half_a_spectrum_in_digits_beside_bluestein(shape, order):
     with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
         spectrum = fft.rfft2(x, order=order)
         back = fft.irfft2(spectrum, s=shape, order=order)
-        found = spectrum.compute()
+        rectangle = spectrum.compute()
     per_axis = (order,) * 2 if isinstance(order, str) else order
     rows = np.arange(shape[0])
     columns = dask_bigfft.transposed_index(shape[1], real=True)
     if per_axis[0] == "transposed":
         rows = dask_bigfft.transposed_index(shape[0])
-    assert relative_l2(found, np.fft.fft2(a)[np.ix_(rows, columns)]) < 1e-14
+    assert relative_l2(rectangle, np.fft.fft2(a)[np.ix_(rows, columns)]) < 1e-14
     assert relative_l2(back.compute(), a) < 1e-14
 
 

@@ -57,9 +57,9 @@ def test_a_shift_is_one_task_a_block(chunks):
 
 def test_shifts_add_up():
     a = da.from_array(RNG.standard_normal((7, 9)), chunks=(2, 4))
-    there = fft.fftshift(a)
-    assert fft.ifftshift(there).name == a.name
-    twice = fft.fftshift(there, 0)
+    shifted = fft.fftshift(a)
+    assert fft.ifftshift(shifted).name == a.name
+    twice = fft.fftshift(shifted, 0)
     assert len(plans_of(twice)) == 1  # a single exchange
     assert is_shifted_alone(twice)
     expected = np.fft.fftshift(np.fft.fftshift(a.compute()), 0)

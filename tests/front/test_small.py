@@ -23,10 +23,10 @@ def test_one_block_for_each(carrier, kind, shape, chunks, blocks):
     x = da.from_array(a, chunks=chunks)
     with dask.config.set({"bigfft.planner.small": "8 MiB", "bigfft.exchange.carrier": carrier}):
         y = ours(x)
-        kept = ours(x, chunks="preserve")
+        preserved = ours(x, chunks="preserve")
         large = fft.fft(da.zeros(2**24, chunks=2**20))
-        assert [z.npartitions for z in (y, kept, large)] == [blocks, x.npartitions, 16]
+        assert [z.npartitions for z in (y, preserved, large)] == [blocks, x.npartitions, 16]
         assert sum("bigfft" in key[0] for key in dict(y.dask) if isinstance(key, tuple)) == blocks
-        found = np.stack(dask.compute(y, kept))
+        both = np.stack(dask.compute(y, preserved))
         wanted = getattr(np.fft, kind)(a)
-    np.testing.assert_allclose(found, [wanted, wanted], rtol=1e-12, atol=1e-11)
+    np.testing.assert_allclose(both, [wanted, wanted], rtol=1e-12, atol=1e-11)

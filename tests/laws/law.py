@@ -65,9 +65,9 @@ def plan(case, x, **extra):
 
 def resized(x, length, axis):
     """The array cropped or padded with zeros to a length."""
-    kept = np.moveaxis(x, axis, -1)[..., :length]
-    added = [(0, 0)] * (x.ndim - 1) + [(0, length - kept.shape[-1])]
-    return np.moveaxis(np.pad(kept, added), -1, axis)
+    cropped = np.moveaxis(x, axis, -1)[..., :length]
+    added = [(0, 0)] * (x.ndim - 1) + [(0, length - cropped.shape[-1])]
+    return np.moveaxis(np.pad(cropped, added), -1, axis)
 
 
 def exact_transform(name, x, lengths=None, axes=None, norm=None):
@@ -112,9 +112,9 @@ def scipy_own(case, x):
 
 def full_spectrum(case, x):
     """The whole spectrum of a real forward transform, exactly and by SciPy."""
-    found = exact_transform("fft", x, case.lengths, case.axes, case.norm)
+    spectrum = exact_transform("fft", x, case.lengths, case.axes, case.norm)
     work = np.float32 if x.dtype == np.float32 else np.float64
-    return found, scipy.fft.fftn(x.astype(work), **case.arguments)
+    return spectrum, scipy.fft.fftn(x.astype(work), **case.arguments)
 
 
 def reordered(values, axes, lengths, orders, *, real_axis=None, digits=None):
@@ -153,12 +153,12 @@ def amplification(case, x, expected):
     return float(np.hypot(1.0, np.linalg.norm(columns) * total**power / size))
 
 
-def assert_as_good_as_scipy(found, own, expected, allowance=1.0):
+def assert_as_good_as_scipy(ours, own, expected, allowance=1.0):
     """The law: relative L2 error at most 1.5 times SciPy's own, plus eps (times `allowance`)."""
-    assert found.shape == expected.shape
-    assert found.dtype == own.dtype
-    eps = float(np.finfo(found.dtype).eps)
-    error = relative_l2(found, expected)
+    assert ours.shape == expected.shape
+    assert ours.dtype == own.dtype
+    eps = float(np.finfo(ours.dtype).eps)
+    error = relative_l2(ours, expected)
     theirs = relative_l2(own, expected)
     assert error <= FACTOR * theirs + allowance * eps, (
         f"relative error {error / eps:.2f} eps, SciPy's own {theirs / eps:.2f} eps"
@@ -177,10 +177,10 @@ def geometry(exchange):
     Two exchanges with the same geometry gather by the same pattern. Per axis: for each group that
     is stored after, where it was stored before, its length, and both cuts.
     """
-    found = []
+    strides = []
     for before, after in zip(exchange.source.axes, exchange.target.axes, strict=True):
         was = {group.digits: (i, group.chunks) for i, group in enumerate(before.groups)}
-        found.append(
+        strides.append(
             tuple((was.get(group.digits), group.size, group.chunks) for group in after.groups)
         )
-    return tuple(found)
+    return tuple(strides)

@@ -13,6 +13,6 @@ class Prompt(ThreadPoolExecutor):
     def submit(self, call, tasks):
         if "common" not in str(tasks[0][0]):
             return super().submit(call, tasks)
-        done = Future()
-        done.set_result(call(tasks))
-        return done
+        future = Future()
+        future.set_result(call(tasks))
+        return future

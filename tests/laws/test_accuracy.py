@@ -39,14 +39,14 @@ FLOORS = st.sampled_from([1, None])
 
 def check(case):
     x = case.array
-    kept = x.copy()
+    original = x.copy()
     y = call(case, x)
-    found = y.compute()
-    assert (y.shape, y.dtype) == (found.shape, found.dtype)
+    transformed = y.compute()
+    assert (y.shape, y.dtype) == (transformed.shape, transformed.dtype)
     expected = exact(case, x)
     bound = allowance(plan(case, x)) * amplification(case, x, expected)
-    assert_as_good_as_scipy(found, scipy_own(case, x), expected, bound)
-    np.testing.assert_array_equal(x, kept)
+    assert_as_good_as_scipy(transformed, scipy_own(case, x), expected, bound)
+    np.testing.assert_array_equal(x, original)
 
 
 @given(case=cases(), floor=FLOORS)
@@ -87,9 +87,9 @@ def check_transposed_result(case, wanted, digits=None):
     expected = reordered(expected, *arguments, real_axis=real_axis, digits=digits)
     own = reordered(own, *arguments, real_axis=real_axis, digits=digits)
     options = {"order": wanted, "digits": named_digits(case, wanted, digits)}
-    found = call(case, x, **options).compute()
+    spectrum = call(case, x, **options).compute()
     bound = allowance(plan(case, x, **options)) * amplification(case, x, expected)
-    assert_as_good_as_scipy(found, own, expected, bound)
+    assert_as_good_as_scipy(spectrum, own, expected, bound)
 
 
 @given(data=st.data(), case=cases(families=("fft", "rfft", "hfft"), max_axes=3), floor=FLOORS)
@@ -137,8 +137,8 @@ def check_transposed_input(case, wanted, digits=None):
     options = case.arguments | case.options | {"order": wanted}
     options["digits"] = named_digits(case, wanted, digits)
     bound = allowance(dask_bigfft.plan(array, case.name, **options))
-    found = function(array, **options).compute()
-    assert_as_good_as_scipy(found, scipy_own(case, plain), exact(case, plain), bound)
+    restored = function(array, **options).compute()
+    assert_as_good_as_scipy(restored, scipy_own(case, plain), exact(case, plain), bound)
 
 
 @given(
@@ -168,12 +168,12 @@ def partitions(factors_by_axis, real_axis, *, last, rounds):
             places = [p for p in places if (p[-1] == rounds - 1 if last else p[0] == 0)]
         choices.append([(axis, p, factors) for p in places])
     for chosen in itertools.product(*choices):
-        found = [{} for _ in range(rounds)]
+        factors_by_round = [{} for _ in range(rounds)]
         for axis, places, factors in chosen:
             for place, factor in zip(places, factors, strict=True):
-                found[place][axis] = factor
-        if all(found):
-            yield tuple(found)
+                factors_by_round[place][axis] = factor
+        if all(factors_by_round):
+            yield tuple(factors_by_round)
 
 
 @pytest.mark.parametrize("family", ["rfft", "irfft", "hfft", "ihfft"])

@@ -60,8 +60,8 @@ print(json.dumps([spent, busy() - before]))
 
 def test_no_task_starts_threads_of_blas():
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "4")
-    done = python("-c", PROGRAM, json.dumps(CASES), env=counts)
-    spent, control = json.loads(done.stdout)
+    process = python("-c", PROGRAM, json.dumps(CASES), env=counts)
+    spent, control = json.loads(process.stdout)
     if not control:
         pytest.skip("BLAS has no threads that can be watched here")
     assert {name: time for name, time in spent.items() if time} == {}

@@ -37,11 +37,11 @@ def values(*shape, real=False, single=False, seed=0):
 def computed(lazy, **keywords):
     """The result, and the bytes of each event."""
     with heard() as events:
-        got = lazy.compute(**keywords)
+        transformed = lazy.compute(**keywords)
     nbytes_of = Counter()
     for name, numbers in events:
         nbytes_of[name] += int(numbers.get("nbytes", 0))
-    return got, nbytes_of
+    return transformed, nbytes_of
 
 
 def split():
@@ -49,10 +49,10 @@ def split():
     return dask.config.set({"bigfft.planner.whole-axis-floor": 1})
 
 
-def assert_close(got, expected, single=False):
-    assert got.shape == expected.shape
+def assert_close(ours, expected, single=False):
+    assert ours.shape == expected.shape
     eps = 1e-6 if single else 1e-15 * max(1, expected.size.bit_length())
-    assert np.linalg.norm(got - expected) <= eps * np.linalg.norm(expected)
+    assert np.linalg.norm(ours - expected) <= eps * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("device", ["gpu", "hybrid"])
@@ -63,8 +63,8 @@ def test_chunks_without_entries(name, rows, device):
     with split(), simulated_devices(1 << 13, limits=SMALL):
         a = da.from_array(x, chunks=(rows, (17, 23), 6))
         result = getattr(fft, name)(a, axes=(1, 2), device=device)
-        got = result.compute()
-    assert_close(got, getattr(scipy.fft, name)(x, axes=(1, 2)))
+        transformed = result.compute()
+    assert_close(transformed, getattr(scipy.fft, name)(x, axes=(1, 2)))
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -75,10 +75,10 @@ def test_every_kind_in_pieces(name, shape, chunks, nbytes, single):
     x = values(*shape, real=real, single=single)
     with split(), simulated_devices(nbytes, seed=len(shape), limits=SMALL) as (device,):
         lazy = getattr(fft, name)(da.from_array(x, chunks), norm="ortho", device="gpu")
-        got, nbytes_of = computed(lazy)
+        transformed, nbytes_of = computed(lazy)
     expected = getattr(scipy.fft, name)(x, norm="ortho")
-    assert got.dtype == expected.dtype
-    assert_close(got, expected, single)
+    assert transformed.dtype == expected.dtype
+    assert_close(transformed, expected, single)
     assert nbytes_of["h2d"]
     if name in ("fftn", "ifftn"):
         assert "fallback" not in nbytes_of
@@ -104,8 +104,9 @@ def test_crossings_of_the_bus(name, shape, chunks, nbytes, crossings, monkeypatc
     x = values(*shape, real=name == "rfftn")
     off = dask.config.set({"bigfft.planner.small": 0})
     with split(), off, simulated_devices(nbytes):
-        got, nbytes_of = computed(getattr(fft, name)(da.from_array(x, chunks), device="gpu"))
-    assert_close(got, getattr(scipy.fft, name)(x))
+        lazy = getattr(fft, name)(da.from_array(x, chunks), device="gpu")
+        transformed, nbytes_of = computed(lazy)
+    assert_close(transformed, getattr(scipy.fft, name)(x))
     assert nbytes_of["h2d"] == pytest.approx(crossings * x.nbytes, 0.01)
 
 
@@ -119,9 +120,9 @@ def test_transposed_order_of_several_axes(name, slots):
     array = da.from_array(x, (14, 10, 2))
     with split(), simulated_devices(1 << 12, limits=limits):
         host = ours(array, order="transposed", device="cpu").compute()
-        got, nbytes_of = computed(ours(array, order="transposed", device="gpu"))
+        spectrum, nbytes_of = computed(ours(array, order="transposed", device="gpu"))
     assert nbytes_of["h2d"]
-    assert_close(got, host)
+    assert_close(spectrum, host)
 
 
 @pytest.mark.parametrize("nbytes", [1 << 16, 3000])
@@ -134,12 +135,12 @@ def test_bluestein(name, nbytes):
     array = da.from_array(x, 512)
     ours = getattr(fft, name)
     with split(), simulated_devices(nbytes, limits=SMALL):
-        found = plan(array, name, **keywords)
-        got, nbytes_of = computed(ours(array, **keywords, device="gpu"))
-    assert any(program.bluestein for program in found.programs)
+        bluestein_plan = plan(array, name, **keywords)
+        transformed, nbytes_of = computed(ours(array, **keywords, device="gpu"))
+    assert any(program.bluestein for program in bluestein_plan.programs)
     assert nbytes_of["h2d"]
     assert "fallback" not in nbytes_of
-    assert_close(got, getattr(scipy.fft, name)(x, **keywords))
+    assert_close(transformed, getattr(scipy.fft, name)(x, **keywords))
 
 
 @pytest.mark.parametrize("name", ["fft", "ifft", "rfft"])
@@ -148,8 +149,9 @@ def test_no_processor_touches_a_split_axis(name, seed):
     """Digits stay where they are; the device turns them into their natural order at the end."""
     x = values(4096, real=name == "rfft")
     with simulated_devices(1 << 15, seed=seed, limits=WIDE), heard("gather") as gathered:
-        got = getattr(fft, name)(da.from_array(x, 512), device="gpu").compute(scheduler="threads")
-    assert_close(got, getattr(scipy.fft, name)(x))
+        lazy = getattr(fft, name)(da.from_array(x, 512), device="gpu")
+        transformed = lazy.compute(scheduler="threads")
+    assert_close(transformed, getattr(scipy.fft, name)(x))
     assert not gathered
 
 
@@ -169,13 +171,13 @@ def test_a_limit_makes_a_large_card_small():
     x = values(64, 64)
     with simulated_devices(1 << 24, limits=SMALL) as (device,):
         lazy = fft.fft2(da.from_array(x, 64), device="gpu", device_memory_limit="16 kiB")
-        got = lazy.compute()
+        spectrum = lazy.compute()
         with dask.config.set({"bigfft.device": "gpu", "bigfft.device-memory-limit": "16 kiB"}):
-            found = plan(da.from_array(x, 64), "fft2")
+            limited_plan = plan(da.from_array(x, 64), "fft2")
     assert device.peak <= 1 << 14
-    assert_close(got, scipy.fft.fft2(x))
-    assert (found.device, found.device_memory_limit) == ("gpu", 1 << 14)
-    assert type(found).from_json(found.to_json()) == found
+    assert_close(spectrum, scipy.fft.fft2(x))
+    assert (limited_plan.device, limited_plan.device_memory_limit) == ("gpu", 1 << 14)
+    assert type(limited_plan).from_json(limited_plan.to_json()) == limited_plan
 
 
 @pytest.mark.parametrize("device", ["gpu", "hybrid"])
@@ -254,10 +256,10 @@ def test_what_does_not_lie_as_a_round_has_it_is_read_where_it_lies(case, slots, 
     monkeypatch.setattr(Source, "get", watched)
     with simulated_devices(1 << 13, seed=len(case), limits=limits) as (device,):
         lazy = getattr(fft, name)(da.from_array(x, chunks), device="gpu", **keywords)
-        got, nbytes_of = computed(lazy, scheduler="sync")
+        transformed, nbytes_of = computed(lazy, scheduler="sync")
         operations = {span.operation for span in device.trace}
     keywords = {key: value for key, value in keywords.items() if key != "rounds"}
-    assert_close(got, getattr(scipy.fft, name)(x, **keywords), single)
+    assert_close(transformed, getattr(scipy.fft, name)(x, **keywords), single)
     assert nbytes_of["h2d"]
     assert "fallback" not in nbytes_of
     assert not gathered
@@ -276,11 +278,11 @@ def test_short_prime_lengths_are_not_split(name, n):
     keywords = {"axes": (0, 3, 2), "s": (13, 10, n)}
     with simulated_devices(1 << 12, limits=SMALL), dask.config.set({"bigfft.planner.min-chunk": 0}):
         array = da.from_array(x, (11, 2, 11, 3))
-        found = plan(array, name, device="gpu", **keywords)
-        got = getattr(fft, name)(array, device="gpu", **keywords).compute()
-    digits = [s.source for r in found.rounds for s in r.steps]
+        plan_of_primes = plan(array, name, device="gpu", **keywords)
+        transformed = getattr(fft, name)(array, device="gpu", **keywords).compute()
+    digits = [s.source for r in plan_of_primes.rounds for s in r.steps]
     assert all(digit.radix > 1 for digit in digits)
-    assert_close(got, getattr(scipy.fft, name)(x, **keywords), single=True)
+    assert_close(transformed, getattr(scipy.fft, name)(x, **keywords), single=True)
 
 
 @pytest.mark.parametrize("device", ["gpu", "hybrid"])

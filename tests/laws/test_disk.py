@@ -59,8 +59,8 @@ def test_blocks_that_are_put_together_as_shards_arrive(
     incremental = replace(plan, assembles=True)
     for size in (scratch.READ_BYTES, 1):
         monkeypatch.setattr(scratch, "READ_BYTES", size)
-        found = transformed_array(a, incremental, "disk").compute()
-        np.testing.assert_array_equal(found, expected)
+        transformed = transformed_array(a, incremental, "disk").compute()
+        np.testing.assert_array_equal(transformed, expected)
 
 
 SCHEMES = {
@@ -79,7 +79,7 @@ def test_every_exchange_writes_and_reads_the_data_once(on_disk, scheme):
     array = da.from_array(x, chunks=chunks)
     plan = dask_bigfft.plan(array, name, **options)
     with heard("scratch_write", "scratch_read", "scratch_free") as seen:
-        found = getattr(fft, name)(array, **options).compute()
+        transformed = getattr(fft, name)(array, **options).compute()
     written, read, freed = (
         [numbers["nbytes"] * (event == f"scratch_{what}") for event, numbers in seen]
         for what in ("write", "read", "free")
@@ -88,7 +88,7 @@ def test_every_exchange_writes_and_reads_the_data_once(on_disk, scheme):
     worst = max(np.cumsum(np.subtract(written, freed)), default=0)
     assert worst <= plan.expected.scratch <= 2 * x.nbytes
     with dask.config.set({"bigfft.exchange.carrier": "shared"}):
-        assert found.tobytes() == getattr(fft, name)(array, **options).compute().tobytes()
+        assert transformed.tobytes() == getattr(fft, name)(array, **options).compute().tobytes()
 
 
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
@@ -96,9 +96,9 @@ def test_nothing_is_left_behind(on_disk, scheduler):
     x = da.from_array(random_array((2**12,), "c16", 3), chunks=2**8)
     y = fft.fft(x)
     y.compute(scheduler=scheduler)
-    kept = y.persist(scheduler=scheduler)
+    persisted = y.persist(scheduler=scheduler)
     assert list(on_disk.iterdir()) == []
-    assert relative_l2(kept.compute(), np.fft.fft(x.compute())) < 1e-14
+    assert relative_l2(persisted.compute(), np.fft.fft(x.compute())) < 1e-14
     bad = fft.fft(failing(x))
     with pytest.raises(RuntimeError, match="broken"):
         bad.compute(scheduler=scheduler)
@@ -107,8 +107,8 @@ def test_nothing_is_left_behind(on_disk, scheduler):
 
 @pytest.fixture
 def client():
-    with local(processes=True) as found:
-        yield found
+    with local(processes=True) as client:
+        yield client
 
 
 def goes(folder):
@@ -148,11 +148,11 @@ def test_the_files_of_a_worker_that_goes_are_used_by_the_others(on_disk, client,
 def test_files_go_when_the_cluster_needs_them_no_more(on_disk, client):
     x = random_array((24, 32, 16), "f8", 3)
     y = fft.rfftn(da.from_array(x, chunks=(4, 32, 16)))
-    kept = y.persist()
-    assert relative_l2(kept.compute(), np.fft.rfftn(x)) < 1e-14
+    persisted = y.persist()
+    assert relative_l2(persisted.compute(), np.fft.rfftn(x)) < 1e-14
     goes(on_disk)  # while the result is still there
-    assert relative_l2((kept + 1).compute(), np.fft.rfftn(x) + 1) < 1e-14
-    del kept
+    assert relative_l2((persisted + 1).compute(), np.fft.rfftn(x) + 1) < 1e-14
+    del persisted
     assert relative_l2((y + 1).compute(), np.fft.rfftn(x) + 1) < 1e-14
     goes(on_disk)
 

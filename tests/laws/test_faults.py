@@ -69,14 +69,14 @@ assert set(GRID) > ALWAYS
 
 def cases(*carriers):
     """The cases of some carriers."""
-    found = [case for case in GRID if case[0] in carriers]
+    selected = [case for case in GRID if case[0] in carriers]
     return [
         pytest.param(
             *case,
             marks=() if case in ALWAYS else pytest.mark.slow,
             id="-".join(case).replace(" ", "_"),
         )
-        for case in found
+        for case in selected
     ]
 
 
@@ -100,7 +100,7 @@ def filled(cluster, client=None):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Gives a cluster all of whose processes run: what is missing is begun anew."""
-    kept: list[Processes] = []
+    clusters: list[Processes] = []
     for carrier in ("tasks", "disk"):  # compiles, once, what all processes load then
         options = {
             "bigfft.exchange.carrier": carrier,
@@ -111,14 +111,14 @@ def whole(tmp_path_factory):
             fft.fft(da.ones(16 * 512, chunks=512)).compute()
 
     def found():
-        if not kept or not kept[-1].scheduler.is_alive():
-            kept.append(Processes(tmp_path_factory.mktemp("cluster"), 0))
-        return filled(kept[-1])
+        if not clusters or not clusters[-1].scheduler.is_alive():
+            clusters.append(Processes(tmp_path_factory.mktemp("cluster"), 0))
+        return filled(clusters[-1])
 
     try:
         yield found
     finally:
-        for cluster in kept:
+        for cluster in clusters:
             cluster.close()
 
 
@@ -126,9 +126,9 @@ def trapped(cluster, client, board, phase):
     """Set the trap on all workers; return their processes."""
     filled(cluster, client)
     after = 0 if phase == "barrier" else 2
-    found = set(client.run(set_trap, phase, str(board.folder), after).values())
-    assert len(found) == WORKERS
-    return found
+    pids = set(client.run(set_trap, phase, str(board.folder), after).values())
+    assert len(pids) == WORKERS
+    return pids
 
 
 def hit(board, cluster, fault, victim, rest):

@@ -67,9 +67,9 @@ def built(request, carrier):
         yield request.param()
 
 
-def right(found, expected):
-    eps = np.finfo(found.dtype).eps
-    return found.shape == expected.shape and relative_l2(found, expected) < 6 * eps
+def right(transformed, expected):
+    eps = np.finfo(transformed.dtype).eps
+    return transformed.shape == expected.shape and relative_l2(transformed, expected) < 6 * eps
 
 
 def test_schedulers(built):
@@ -78,16 +78,16 @@ def test_schedulers(built):
     first = y.compute(scheduler="sync")
     assert right(first, expected)
     for scheduler, optimize_graph in [("threads", True), ("sync", False), ("threads", False)]:
-        found = y.compute(scheduler=scheduler, optimize_graph=optimize_graph)
-        assert found.tobytes() == first.tobytes()
+        again = y.compute(scheduler=scheduler, optimize_graph=optimize_graph)
+        assert again.tobytes() == first.tobytes()
 
 
 def test_persist(built):
     y, expected = built
-    kept = y.persist(scheduler="threads")
-    assert kept.chunks == y.chunks
-    assert right(kept.compute(scheduler="sync"), expected)
-    assert right((kept * 2).compute(scheduler="sync"), 2 * expected)
+    persisted = y.persist(scheduler="threads")
+    assert persisted.chunks == y.chunks
+    assert right(persisted.compute(scheduler="sync"), expected)
+    assert right((persisted * 2).compute(scheduler="sync"), 2 * expected)
 
 
 def test_optimized(built):
@@ -96,9 +96,9 @@ def test_optimized(built):
     assert right(optimized.compute(scheduler="sync"), expected)
     assert right(optimized.compute(scheduler="sync", optimize_graph=False), expected)
     both = dask.optimize(y, y + 1)
-    found = dask.compute(*both, scheduler="threads")
-    assert right(found[0], expected)
-    assert right(found[1], expected + 1)
+    spectra = dask.compute(*both, scheduler="threads")
+    assert right(spectra[0], expected)
+    assert right(spectra[1], expected + 1)
 
 
 def test_slices(built):
@@ -107,9 +107,9 @@ def test_slices(built):
     middle = tuple(slice(n // 3, n // 3 + 2) for n in y.shape)
     for part in [(0,) * y.ndim, middle, (..., slice(None, None, -3)), (slice(-1, None),)]:
         piece = y[part]
-        found = np.asarray(piece.compute(scheduler="sync"))
+        values = np.asarray(piece.compute(scheduler="sync"))
         np.testing.assert_allclose(
-            found.astype(complex), np.asarray(expected[part]).astype(complex), atol=1e-4
+            values.astype(complex), np.asarray(expected[part]).astype(complex), atol=1e-4
         )
     np.testing.assert_array_equal(
         np.asarray(y.blocks[(0,) * y.ndim].compute(scheduler="sync")),
@@ -141,10 +141,10 @@ def test_pickled(built):
 
 def test_same_keys_for_the_same_call():
     x = da.from_array(random_array((64,), "c16", 1), chunks=8, name="x")
-    one = fft.fft(x)
-    two = fft.fft(x)
-    assert one.name == two.name
-    assert set(dict(one.__dask_graph__())) == set(dict(two.__dask_graph__()))
+    first = fft.fft(x)
+    second = fft.fft(x)
+    assert first.name == second.name
+    assert set(dict(first.__dask_graph__())) == set(dict(second.__dask_graph__()))
     others = [
         fft.ifft(x),
         fft.fft(x, norm="ortho"),
@@ -157,7 +157,7 @@ def test_same_keys_for_the_same_call():
     ]
     with dask.config.set({"bigfft.exchange.carrier": "tasks"}):
         others.append(fft.fft(x))
-    names = [one.name, *(y.name for y in others)]
+    names = [first.name, *(y.name for y in others)]
     assert len(set(names)) == len(names)
 
 
@@ -172,23 +172,23 @@ def test_inputs_are_never_written_to(case, carrier, floor):
     options = {"bigfft.exchange.carrier": carrier, "scheduler": "sync"}
     if floor is not None:
         options["bigfft.planner.whole-axis-floor"] = floor
-    kept = []
+    blocks = []
 
     def frozen(block):
-        block = np.asfortranarray(block) if len(kept) % 2 else block.copy()
+        block = np.asfortranarray(block) if len(blocks) % 2 else block.copy()
         block.flags.writeable = False
-        kept.append(block)
+        blocks.append(block)
         return block
 
     with dask.config.set(options):
         array = da.from_array(x, chunks=case.chunks).map_blocks(
             frozen, meta=np.empty((0,) * x.ndim, x.dtype)
         )
-        kept.clear()
+        blocks.clear()
         array = array.persist()
-        before = hashes(kept)
+        before = hashes(blocks)
         first = getattr(fft, case.name)(array, **case.arguments, **case.options).compute()
-        assert hashes(kept) == before
+        assert hashes(blocks) == before
         second = getattr(fft, case.name)(
             da.from_array(x, chunks=case.chunks), **case.arguments, **case.options
         ).compute()
@@ -197,13 +197,13 @@ def test_inputs_are_never_written_to(case, carrier, floor):
 
 @pytest.mark.parametrize("build", BUILDERS)
 def test_same_answer_from_every_carrier(build):
-    found = []
+    spectra = []
     for carrier in CARRIERS:
         options = {"bigfft.exchange.carrier": carrier, "bigfft.planner.whole-axis-floor": 1}
         with dask.config.set(options):
-            found.append(build()[0].compute(scheduler="threads"))
-    for other in found[1:]:
-        np.testing.assert_array_equal(found[0], other)
+            spectra.append(build()[0].compute(scheduler="threads"))
+    for other in spectra[1:]:
+        np.testing.assert_array_equal(spectra[0], other)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -212,9 +212,9 @@ def test_chained(carrier, scheduler):
     x = random_array((24, 30), "c16", 7)
     with dask.config.set({"bigfft.exchange.carrier": carrier}):
         array = da.from_array(x, chunks=(5, 7))
-        there = fft.fftn(fft.fft(array, axis=0) * 2, axes=(1, 0))
-        back = fft.ifft(fft.ifftn(there, axes=(0, 1)), axis=0) / 2
+        spectrum = fft.fftn(fft.fft(array, axis=0) * 2, axes=(1, 0))
+        back = fft.ifft(fft.ifftn(spectrum, axes=(0, 1)), axis=0) / 2
         real = fft.irfft(fft.rfft(array.real, axis=0), n=24, axis=0)
-    found = dask.compute(back, real, there, scheduler=scheduler)
-    assert relative_l2(found[0], x) < 2e-15
-    assert relative_l2(found[1], x.real) < 2e-15
+    computed = dask.compute(back, real, spectrum, scheduler=scheduler)
+    assert relative_l2(computed[0], x) < 2e-15
+    assert relative_l2(computed[1], x.real) < 2e-15

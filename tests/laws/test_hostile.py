@@ -79,8 +79,8 @@ def arguments(function, more=(), **given):
     """Return arguments that work, by name: defaults, `more` that are None, and those given."""
     parameters = inspect.signature(function).parameters.values()
     named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
-    found = {p.name: NEEDED[p.name] if p.default is p.empty else p.default for p in named}
-    return found | dict.fromkeys(more) | given
+    defaults = {p.name: NEEDED[p.name] if p.default is p.empty else p.default for p in named}
+    return defaults | dict.fromkeys(more) | given
 
 
 def calls(folder):
@@ -89,7 +89,7 @@ def calls(folder):
     options = Options.__annotations__
     signal_options = SignalOptions.__annotations__
     cosines = [name for name in fft.__all__ if name.strip("in") in ("dct", "dst")]
-    found = [
+    cases = [
         (f, arguments(f, options if f.__name__ in cosines else ()))
         for f in (getattr(fft, name) for name in fft.__all__)
     ]
@@ -98,22 +98,22 @@ def calls(folder):
     for name in signal.__all__:
         function = getattr(signal, name)
         given = segments.get(name, {})
-        found.append((function, arguments(function, signal_options, **given)))
+        cases.append((function, arguments(function, signal_options, **given)))
     extras = ("order", "kernel", "digits", "rounds", "verify")
     names = ("fft", "ifft", "rfft", "irfft")
-    found += [(f, arguments(f, extras, dim="x")) for f in (getattr(bx, name) for name in names)]
-    found += [(f, arguments(f, dim="x")) for f in (bx.fftshift, bx.ifftshift)]
+    cases += [(f, arguments(f, extras, dim="x")) for f in (getattr(bx, name) for name in names)]
+    cases += [(f, arguments(f, dim="x")) for f in (bx.fftshift, bx.ifftshift)]
     source = folder / "source.npy"
     np.save(source, np.ones((8, 8)))
     NEEDED.update(source=source, destination=folder / "out.zarr")
-    found += [
+    cases += [
         (transposed_index, arguments(transposed_index)),
         (dask_bigfft.plan, arguments(dask_bigfft.plan, EXTRAS)),
         (dask_bigfft.run, arguments(dask_bigfft.run, EXTRAS, overwrite=True)),
         (dask_bigfft.report, {"y": X}),
         (dask_bigfft.calibrate, {"client": "no", "path": None, "nbytes": 0, "repeat": 3}),
     ]
-    return found
+    return cases
 
 
 def _is_named(name, text):
@@ -134,7 +134,7 @@ def outcome(function, base, name, value):
             names = ("client", "path", "nbytes", "repeat")
         if isinstance(error, RuntimeError) and not isinstance(error, BigFFTError):
             return f"{type(error).__name__}: {text}"
-        if not any(_is_named(one, text) for one in names):
+        if not any(_is_named(alias, text) for alias in names):
             return f"{type(error).__name__}: {text}"
     except Exception as error:  # whatever else it is, nobody would know what to change
         return f"{type(error).__name__}: {error}"
@@ -146,7 +146,7 @@ def outcome(function, base, name, value):
 def test_errors_name_the_hostile_argument(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = random.Random(int(os.environ.get("BIGFFT_SEED", "27")))
-    found = {}
+    failures = {}
     with dask.config.set({"bigfft.kernel": "scipy", "bigfft.wisdom.directory": str(tmp_path)}):
         functions = calls(tmp_path)
         for _ in range(COUNT):
@@ -156,5 +156,5 @@ def test_errors_name_the_hostile_argument(tmp_path, monkeypatch):
             wrong = outcome(function, base, name, value)
             if wrong is not None:
                 shown = f"{function.__module__}.{function.__name__}({name}={value!r:.60})"
-                found[shown] = wrong[:160]
-    assert not found, "\n".join(f"{call}: {wrong}" for call, wrong in sorted(found.items()))
+                failures[shown] = wrong[:160]
+    assert not failures, "\n".join(f"{call}: {wrong}" for call, wrong in sorted(failures.items()))

@@ -75,11 +75,11 @@ def test_every_kind(monkeypatch, name, shape, chunks, nbytes, single):
         if name in ("fftn", "ifftn"):  # real kinds may need more crossings than one in such a card
             cpu_threads_wait(monkeypatch, lambda: any(device.trace for device in devices))
         lazy = getattr(fft, name)(da.from_array(source, chunks), norm="ortho", device="hybrid")
-        got, nbytes_of = computed(lazy)
+        transformed, nbytes_of = computed(lazy)
         assert all(device.peak <= nbytes for device in devices)
     expected = getattr(scipy.fft, name)(x, norm="ortho")
-    assert got.dtype == expected.dtype
-    assert_close(got, expected, single)
+    assert transformed.dtype == expected.dtype
+    assert_close(transformed, expected, single)
     np.testing.assert_array_equal(source, x)
     shared = nbytes_of.get("round_cpu", 0) + nbytes_of.get("round_device", 0)
     assert 0.99 * nbytes_of["round"] <= shared <= nbytes_of["round"]
@@ -99,8 +99,8 @@ def test_every_kind(monkeypatch, name, shape, chunks, nbytes, single):
 def test_blocks_that_are_read_or_done_in_other_ways(name, shape, chunks, limits):
     x = values(*shape)
     with split(), simulated_devices(1 << 14, limits=limits):
-        got = getattr(fft, name)(da.from_array(x, chunks), device="hybrid").compute()
-    assert_close(got, getattr(scipy.fft, name)(x))
+        transformed = getattr(fft, name)(da.from_array(x, chunks), device="hybrid").compute()
+    assert_close(transformed, getattr(scipy.fft, name)(x))
 
 
 class Failing(SimulatedGPU):
@@ -140,9 +140,9 @@ def test_many_tasks_share_devices_one_of_which_runs_out_of_memory(monkeypatch, s
     cpu_threads_wait(monkeypatch, lambda: failing.calls >= 3)
     with on_devices(failing, SimulatedGPU(1 << 14, seed)):
         lazy = fft.fft2(da.from_array(x, (24, 64)), device="hybrid")
-        got, nbytes_of = computed(lazy, scheduler="threads", num_workers=12)
+        spectrum, nbytes_of = computed(lazy, scheduler="threads", num_workers=12)
         assert not dispatch.in_use()
-    assert_close(got, scipy.fft.fft2(x))
+    assert_close(spectrum, scipy.fft.fft2(x))
     assert nbytes_of["fallback"]
     assert nbytes_of["round_cpu"] + nbytes_of["round_device"] == nbytes_of["round"]
 
@@ -190,9 +190,9 @@ def test_a_share_set_by_hand_is_that_of_the_rows_of_each_block(shape, chunks, pa
     by_hand = {"bigfft.hybrid.cpu-share": share, "bigfft.hybrid.min-speedup": 9}
     with dask.config.set(by_hand), split(), simulated_devices(1 << 14, limits=SMALL):
         lazy = fft.fft2(array, device="hybrid")
-        got, nbytes_of = computed(lazy, scheduler="threads", num_workers=8)
+        spectrum, nbytes_of = computed(lazy, scheduler="threads", num_workers=8)
         text = plan(array, "fft2", device="hybrid").explain()
-    assert_close(got, scipy.fft.fft2(x))
+    assert_close(spectrum, scipy.fft.fft2(x))
     assert nbytes_of["round_cpu"] + nbytes_of["round_device"] == nbytes_of["round"]
     assert abs(nbytes_of["round_cpu"] / nbytes_of["round"] - share) <= 1 / 24
     assert nbytes_of["h2d"] == passes * nbytes_of["round_device"]
@@ -220,8 +220,8 @@ def test_one_does_what_the_other_does_not_come_to(monkeypatch, alike, late):
         else:
             monkeypatch.setattr(work_sharing.Interval, "land", slow)
         lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
-        got, nbytes_of = computed(lazy)
-    assert_close(got, scipy.fft.fft(x, axis=1))
+        spectrum, nbytes_of = computed(lazy)
+    assert_close(spectrum, scipy.fft.fft(x, axis=1))
     least = {"CPU": ("round_device", 3 / 4), "device": ("round_cpu", 1 / 8)}[late]
     assert nbytes_of[least[0]] >= least[1] * x.nbytes
 
@@ -241,20 +241,20 @@ def test_the_faster_ones_do_alone_what_sharing_would_not_gain(tmp_path, profile,
     with speeds(tmp_path, profile):
         keywords = {"axis": 1, "kernel": "ducc0"}
         alone = {name: plan(array, "fft", device=name, **keywords) for name in ("cpu", "gpu")}
-        found = plan(array, "fft", device="hybrid", **keywords)
-    assert found.device == device
+        hybrid = plan(array, "fft", device="hybrid", **keywords)
+    assert hybrid.device == device
     if device == "hybrid":
-        fastest = min(one.expected.seconds for one in alone.values())
-        assert found.expected.seconds * 1.1 <= fastest
-        assert all(0.3 < share < 0.7 for share in found.shares)
-        shares, seconds = zip(*((r.share, r.seconds) for r in found.expected.rounds), strict=True)
-        assert shares == found.shares
-        assert sum(seconds) == pytest.approx(found.expected.seconds)
+        fastest = min(single.expected.seconds for single in alone.values())
+        assert hybrid.expected.seconds * 1.1 <= fastest
+        assert all(0.3 < share < 0.7 for share in hybrid.shares)
+        shares, seconds = zip(*((r.share, r.seconds) for r in hybrid.expected.rounds), strict=True)
+        assert shares == hybrid.shares
+        assert sum(seconds) == pytest.approx(hybrid.expected.seconds)
     else:
-        assert found.rounds == alone[device].rounds
-        assert found.expected == alone[device].expected
-        assert set(found.shares) == {float(device == "gpu")}
-        assert "do all rounds alone by the model" in found.explain().replace("\n", " ")
+        assert hybrid.rounds == alone[device].rounds
+        assert hybrid.expected == alone[device].expected
+        assert set(hybrid.shares) == {float(device == "gpu")}
+        assert "do all rounds alone by the model" in hybrid.explain().replace("\n", " ")
 
 
 def test_whole_transforms_beside_a_slow_bus_are_shared(tmp_path):
@@ -280,8 +280,8 @@ def test_a_task_waits_for_a_device_when_the_cpu_has_done_its_share(monkeypatch, 
 
     monkeypatch.setattr(dispatch.Leases, "lease", none_is_free)
     with simulated_devices(1 << 14, limits=SMALL):
-        got = fft.fft(da.from_array(x, -1), axis=1, device="hybrid").compute()
-    assert_close(got, scipy.fft.fft(x, axis=1))
+        spectrum = fft.fft(da.from_array(x, -1), axis=1, device="hybrid").compute()
+    assert_close(spectrum, scipy.fft.fft(x, axis=1))
     assert 0.4 < [wait > 0 for wait in waits].index(True) / len(waits) < 0.6
 
 
@@ -292,13 +292,13 @@ def test_the_share_of_a_plan_lets_all_end_together(tmp_path, factor):
     device = DeviceProfile(h2d=factor * 2e9, d2h=factor * 2e9)
     with speeds(tmp_path, replace(EVEN, devices=(device,)), gain=0):
         names = "cpu", "gpu", "hybrid"
-        cpu, gpu, found = (plan(array, "fft", axis=1, kernel="ducc0", device=d) for d in names)
+        cpu, gpu, hybrid = (plan(array, "fft", axis=1, kernel="ducc0", device=d) for d in names)
     ours = cpu.expected.seconds * 4 / 3
     theirs = gpu.expected.seconds
-    (share,) = found.shares
+    (share,) = hybrid.shares
     assert abs(share - ours / (ours + theirs)) <= 0.05
     # Both are slower beside each other.
-    assert found.expected.seconds == pytest.approx(share * theirs * (1 + 3 / 35), rel=0.05)
+    assert hybrid.expected.seconds == pytest.approx(share * theirs * (1 + 3 / 35), rel=0.05)
     assert factor < ours / theirs < 1.5 * factor
 
 
@@ -313,9 +313,9 @@ def test_what_one_kind_does_alone_is_forecast_as_its_share(nbytes, who, percent,
         array = da.from_array(x, (256, 256))
         lazy = getattr(fft, name)(array, device="hybrid", kernel="scipy")
         (share,) = plan(array, name, device="hybrid", kernel="scipy").shares
-        got, nbytes_of = computed(lazy)
+        transformed, nbytes_of = computed(lazy)
         told = str(report(lazy))
-    assert_close(got, getattr(scipy.fft, name)(x))
+    assert_close(transformed, getattr(scipy.fft, name)(x))
     assert {event for event in nbytes_of if event.startswith("round_")} == {who}
     assert nbytes_of[who] == nbytes_of["round"]
     assert share == percent / 100
@@ -327,7 +327,7 @@ def _simulated():
 
 
 def _spans():
-    return 0 if (found := dispatch.leases()) is None else len(found.engines[0].device.trace)
+    return 0 if (leases := dispatch.leases()) is None else len(leases.engines[0].device.trace)
 
 
 @pytest.mark.slow
@@ -337,11 +337,11 @@ def test_a_cluster_of_workers_with_and_without_devices(tmp_path):
     path.write_text(SLOW_THREADS.to_json())
     by_devices = {"bigfft.hybrid.min-speedup": 1.1, "bigfft.planner.profile": str(path)}
     with dask.config.set({"distributed.worker.daemon": False}), local(processes=True) as client:
-        one, other = workers_of(client)
-        client.run(_simulated, workers=[one])
+        with_devices, without = workers_of(client)
+        client.run(_simulated, workers=[with_devices])
         lazy = fft.fft2(da.from_array(x, (16, 64)), device="hybrid")
         (thought,) = report(lazy).runs
-        got = lazy.compute()
+        spectrum = lazy.compute()
         spans = client.run(_spans)
         with dask.config.set(by_devices):  # before anybody knows that one worker has none
             line = da.from_array(x.ravel(), 1024)
@@ -351,10 +351,10 @@ def test_a_cluster_of_workers_with_and_without_devices(tmp_path):
         lazy = fft.fft2(da.from_array(x, (16, 64)), device="hybrid")
         lazy.compute()
         (told,) = report(lazy).runs
-    assert_close(got, scipy.fft.fft2(x))
+    assert_close(spectrum, scipy.fft.fft2(x))
     assert_close(alone, scipy.fft.fft(x.ravel()))
-    assert spans[one]
-    assert not spans[other]
+    assert spans[with_devices]
+    assert not spans[without]
     assert told.plan.device == "hybrid"
     for before, known in zip(thought.plan.shares, told.plan.expected.rounds, strict=False):
         assert known.share == pytest.approx(before, abs=1e-3)

@@ -40,10 +40,10 @@ def data(kind, shape, dtype="c16"):
 
 def reference(kind, a, extras):
     options = {k: v for k, v in extras.items() if k in ("norm", "axis")}
-    found = getattr(scipy.fft, kind)(a, **options)
+    spectrum = getattr(scipy.fft, kind)(a, **options)
     if extras.get("order") == "transposed":
-        found = found[dask_bigfft.transposed_index(a.size)]
-    return found
+        spectrum = spectrum[dask_bigfft.transposed_index(a.size)]
+    return spectrum
 
 
 @pytest.mark.parametrize("kernel", usable())
@@ -51,18 +51,18 @@ def reference(kind, a, extras):
 def test_the_answers_are_right_and_the_input_stays(kernel, kind, shape, chunks, extras):
     for dtype, threads in (("c16", 2), ("c8", 2), ("c16", 1)):
         a = data(kind, shape, dtype)
-        kept = a.copy()
+        original = a.copy()
         a.flags.writeable = False
         y = getattr(fft, kind)(da.from_array(a, chunks=chunks), kernel=kernel, **extras)
         with dask.config.set(scheduler="threads", num_workers=threads):
             for _ in range(2):  # once more, afresh
-                found = y.compute()
-                assert type(found) is np.ndarray
-                assert found.dtype == y.dtype
-                assert found.flags.c_contiguous
-                assert close(found, reference(kind, a, extras))
-                found[...] = 0  # it is the caller's
-        np.testing.assert_array_equal(a, kept)
+                transformed = y.compute()
+                assert type(transformed) is np.ndarray
+                assert transformed.dtype == y.dtype
+                assert transformed.flags.c_contiguous
+                assert close(transformed, reference(kind, a, extras))
+                transformed[...] = 0  # it is the caller's
+        np.testing.assert_array_equal(a, original)
 
 
 CHUNKED = [
@@ -87,8 +87,8 @@ def test_fresh_memory_is_faulted_in_by_all_threads_and_no_more_than_forecast(
         default_arena().trim()
         before = default_arena().counters()
         with heard("prefault") as events:
-            found = y.compute()
-    assert close(found, reference(kind, x.compute(), {}))
+            transformed = y.compute()
+    assert close(transformed, reference(kind, x.compute(), {}))
     after = default_arena().counters()
     fresh = after.fresh_bytes - before.fresh_bytes
     faulted = sum(numbers["nbytes"] for _, numbers in events)
@@ -100,7 +100,7 @@ def test_fresh_memory_is_faulted_in_by_all_threads_and_no_more_than_forecast(
     assert all(index >= 1 for index in of_rounds)  # others are of the whole result
     assert bool(of_rounds) == wanted
     if wanted and populate(Buffer(1 << 20).memory):
-        assert faulted >= 0.5 * found.nbytes
+        assert faulted >= 0.5 * transformed.nbytes
     else:
         assert not events
 
@@ -111,8 +111,8 @@ def test_computations_at_the_same_time_have_memory_or_files_of_their_own(carrier
     settings = {"bigfft.exchange.carrier": carrier, "bigfft.scratch.directory": str(tmp_path)}
     with dask.config.set({**settings, "scheduler": "threads"}):
         y = fft.fft2(da.from_array(a, chunks=(32, 256)))
-        found = in_threads(4, lambda number: y.compute())
-    assert all(close(one, scipy.fft.fft2(a)) for one in found)
+        spectra = in_threads(4, lambda number: y.compute())
+    assert all(close(spectrum, scipy.fft.fft2(a)) for spectrum in spectra)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -122,10 +122,10 @@ def test_results_that_depend_on_one_another():
     early = dask.optimize(y)[0]  # knows nothing of what is made of it later
     shifted = fft.fftshift(y)
     expected = scipy.fft.fft2(a)
-    for one, other in ((y, shifted), (early, shifted), (early, y), (early, early + 1 - 1)):
-        found = dask.compute(one, other, scheduler="threads")
-        wanted = [np.fft.fftshift(expected) if z is shifted else expected for z in (one, other)]
-        assert all(map(close, found, wanted))
+    for left, right in ((y, shifted), (early, shifted), (early, y), (early, early + 1 - 1)):
+        pair = dask.compute(left, right, scheduler="threads")
+        wanted = [np.fft.fftshift(expected) if z is shifted else expected for z in (left, right)]
+        assert all(map(close, pair, wanted))
     both = dask.compute(*dask.optimize(y), *dask.optimize(y + 1), *dask.optimize(y * 2))
     assert close(both[0], expected)
     assert close(both[1], expected + 1)

@@ -152,10 +152,10 @@ def measured(program, *arguments, cgroups=True):
         with watched(child.pid, cgroups=cgroups) as peak:
             child.stdin.write("\n")
             child.stdin.flush()
-            found = json.loads(child.stdout.readline())
+            figures = json.loads(child.stdout.readline())
         child.stdin.write("\n")
     assert child.returncode == 0
-    return peak, found
+    return peak, figures
 
 
 @pytest.mark.parametrize(
@@ -168,11 +168,11 @@ def measured(program, *arguments, cgroups=True):
     ],
 )
 def test_problems_of_benchmarks(tmp_path, problem, scale):
-    peak, found = measured(RUN, json.dumps(problem), scale, "", tmp_path)
-    assert found["storage"] == "memory"
-    assert found["tight"] == found["peak"]  # a budget of just the forecast holds the same plan
-    assert peak.nbytes <= found["peak"] + OBJECTS
-    assert peak.nbytes >= 0.7 * found["peak"]
+    peak, figures = measured(RUN, json.dumps(problem), scale, "", tmp_path)
+    assert figures["storage"] == "memory"
+    assert figures["tight"] == figures["peak"]  # a budget of just the forecast holds the same plan
+    assert peak.nbytes <= figures["peak"] + OBJECTS
+    assert peak.nbytes >= 0.7 * figures["peak"]
 
 
 @pytest.mark.parametrize(
@@ -186,10 +186,10 @@ def test_problems_of_benchmarks(tmp_path, problem, scale):
 def test_transforms_in_one_block(tmp_path, monkeypatch, problem):
     """The result of the only task is counted once, and one line takes one thread of a library."""
     monkeypatch.setenv("DASK_BIGFFT__PLANNER__SMALL", "64 MiB")
-    peak, found = measured(RUN, json.dumps(problem), 1, "", tmp_path)
-    assert found["blocks"] == 1
-    assert peak.nbytes <= found["peak"] + OBJECTS
-    assert peak.nbytes >= 0.7 * found["peak"]
+    peak, figures = measured(RUN, json.dumps(problem), 1, "", tmp_path)
+    assert figures["blocks"] == 1
+    assert peak.nbytes <= figures["peak"] + OBJECTS
+    assert peak.nbytes >= 0.7 * figures["peak"]
 
 
 def lent_block(like, block_info=None):
@@ -286,14 +286,14 @@ def test_checked_rounds_hold_no_more_blocks_than_forecast(
 def test_more_than_the_budget_goes_through_files(tmp_path, monkeypatch, piece):
     """Without a cgroup, which would count the files; in blocks as they come, or larger."""
     monkeypatch.setenv("DASK_BIGFFT__SCRATCH__MIN_WRITE", piece)
-    peak, found = measured(
+    peak, figures = measured(
         RUN, json.dumps(["fft", [2**24], "c16", 64]), 1 / 2, "40 MiB", tmp_path, cgroups=False
     )
-    assert found["storage"] == "disk"
-    assert found["merged"] == (piece != "0")
-    assert found["nbytes"] == 128 * 2**20
-    assert peak.nbytes <= found["peak"] + OBJECTS
-    assert found["peak"] <= 40 * 2**20
+    assert figures["storage"] == "disk"
+    assert figures["merged"] == (piece != "0")
+    assert figures["nbytes"] == 128 * 2**20
+    assert peak.nbytes <= figures["peak"] + OBJECTS
+    assert figures["peak"] <= 40 * 2**20
 
 
 def job(kind, size, **more):
@@ -377,21 +377,21 @@ def test_stored_arrays(tmp_path, monkeypatch, case):
         pytest.skip("not installed")
     if piece:
         monkeypatch.setenv("DASK_BIGFFT__SCRATCH__MIN_WRITE", str(piece))
-    peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
+    peak, figures = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
     for name, wanted in says.items():
-        value = bool(found[name]) if isinstance(wanted, bool) else found[name]
+        value = bool(figures[name]) if isinstance(wanted, bool) else figures[name]
         assert value == wanted, name
-    assert found["piece"] >= piece
-    assert found["peak"] <= job.get("memory_limit", found["peak"])
+    assert figures["piece"] >= piece
+    assert figures["peak"] <= job.get("memory_limit", figures["peak"])
     objects = 2 * OBJECTS if case == BY_CHANCE else OBJECTS
-    assert least * found["peak"] <= peak.nbytes <= found["peak"] + objects
+    assert least * figures["peak"] <= peak.nbytes <= figures["peak"] + objects
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("workers"))
-    with local(processes=True, memory_limit="640 MiB", local_directory=folder) as found:
-        yield found
+    with local(processes=True, memory_limit="640 MiB", local_directory=folder) as client:
+        yield client
 
 
 @pytest.mark.parametrize("carrier", ["p2p", "tasks"])

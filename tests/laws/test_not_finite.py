@@ -36,13 +36,13 @@ def test_rows_that_are_finite_stay_so(kind, value, carrier, tmp_path_factory):
     }
     with dask.config.set(options), np.errstate(invalid="ignore"):
         array = da.from_array(x, chunks=(12, 4))
-        found = getattr(fft, kind)(array, axis=0).compute(scheduler="sync")
+        transformed = getattr(fft, kind)(array, axis=0).compute(scheduler="sync")
         wanted = getattr(scipy.fft, kind)(x, axis=0)
     good = np.isfinite(x).all(axis=0)
     assert good.sum() == ROWS - 2
-    np.testing.assert_allclose(found[:, good], wanted[:, good], atol=1e-12)
+    np.testing.assert_allclose(transformed[:, good], wanted[:, good], atol=1e-12)
     for row in np.flatnonzero(~good):
-        assert not np.isfinite(found[:, row]).any(), (kind, row)
+        assert not np.isfinite(transformed[:, row]).any(), (kind, row)
         assert not np.isfinite(wanted[:, row]).any(), (kind, row)
 
 
@@ -52,8 +52,8 @@ def test_parts_of_cosine_transforms_keep_theirs(kind, chunks):
     x = data(kind, 1.0).astype(complex)
     x.imag = data(kind, np.inf)
     with dask.config.set({"bigfft.planner.whole-axis-floor": 1}), np.errstate(invalid="ignore"):
-        found = getattr(fft, kind)(da.from_array(x, chunks=chunks)).compute(scheduler="sync")
+        coefficients = getattr(fft, kind)(da.from_array(x, chunks=chunks)).compute(scheduler="sync")
         wanted = getattr(scipy.fft, kind)(x)
     assert np.isfinite(wanted.real).all()
-    np.testing.assert_allclose(found.real, wanted.real, atol=1e-11)
-    assert not np.isfinite(found.imag).all()
+    np.testing.assert_allclose(coefficients.real, wanted.real, atol=1e-11)
+    assert not np.isfinite(coefficients.imag).all()

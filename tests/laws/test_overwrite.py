@@ -37,16 +37,17 @@ def test_a_block_is_transformed_in_its_own_memory(name, device):
     x = x.real.copy() if name == "rfftn" else x
     expected = getattr(scipy.fft, name)(x)
     with simulated_devices(1 << 18, limits=LIMITS):
-        got = getattr(fft, name)(owned(x), overwrite_x=True, device=device).compute()
-    if got.shape == x.shape and got.dtype == x.dtype:  # others are right, in memory of their own
-        np.testing.assert_array_equal(x, got)
-    assert np.linalg.norm(got - expected) < 1e-14 * np.linalg.norm(expected)
+        transformed = getattr(fft, name)(owned(x), overwrite_x=True, device=device).compute()
+    # Results of another shape or dtype are right, in memory of their own.
+    if transformed.shape == x.shape and transformed.dtype == x.dtype:
+        np.testing.assert_array_equal(x, transformed)
+    assert np.linalg.norm(transformed - expected) < 1e-14 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_by_default_and_where_it_cannot_be_the_input_stays(device):
     x = values(48, 60)
-    kept = x.copy()
+    original = x.copy()
     readonly = x.copy()
     readonly.flags.writeable = False
     with simulated_devices(1 << 14, limits=LIMITS):
@@ -57,11 +58,11 @@ def test_by_default_and_where_it_cannot_be_the_input_stays(device):
             fft.fft2(owned(x), s=(50, 60), overwrite_x=True, device=device),
             fft.fft2(owned(x.astype("c8")), overwrite_x=True, device=device),
         ):
-            got = lazy.compute()
-            expected = scipy.fft.fft2(kept, s=got.shape)
-            assert np.linalg.norm(got - expected) < 1e-6 * np.linalg.norm(expected)
-            np.testing.assert_array_equal(x, kept)
-            np.testing.assert_array_equal(readonly, kept)
+            transformed = lazy.compute()
+            expected = scipy.fft.fft2(original, s=transformed.shape)
+            assert np.linalg.norm(transformed - expected) < 1e-6 * np.linalg.norm(expected)
+            np.testing.assert_array_equal(x, original)
+            np.testing.assert_array_equal(readonly, original)
 
 
 @pytest.mark.parametrize(
@@ -136,11 +137,11 @@ def test_many_blocks_are_transformed_in_their_own_memory(case, nbytes):
     with simulated_devices(nbytes, limits=LIMITS, seed=nbytes):
         expected = getattr(fft, name)(da.from_array(x, a.chunks), device="cpu", **keywords)
         lazy = getattr(fft, name)(a, overwrite_x=True, device="gpu", **keywords)
-        (done,) = dask.persist(lazy)
-        assert done.chunks == a.chunks
-        np.testing.assert_allclose(done.compute(), expected.compute(), atol=1e-11)
-        for got, block in zip(done.to_delayed().ravel(), blocks, strict=True):
-            assert np.shares_memory(got.compute(), block)
+        (persisted,) = dask.persist(lazy)
+        assert persisted.chunks == a.chunks
+        np.testing.assert_allclose(persisted.compute(), expected.compute(), atol=1e-11)
+        for delayed, block in zip(persisted.to_delayed().ravel(), blocks, strict=True):
+            assert np.shares_memory(delayed.compute(), block)
 
 
 def test_a_memory_limit_counts_what_overwriting_needs():
@@ -154,12 +155,12 @@ def test_a_memory_limit_counts_what_overwriting_needs():
         limit = int(1.1 * inside.expected.peak_host)
         assert plan(a, "fftn", device="gpu", memory_limit=limit).storage == "disk"
         lazy = fft.fftn(a, device="gpu", overwrite_x=True, memory_limit=limit)
-        (done,) = dask.persist(lazy)
-        assert np.shares_memory(done.to_delayed().ravel()[0].compute(), blocks[0])
-        np.testing.assert_allclose(done.compute(), scipy.fft.fftn(x), atol=1e-9)
+        (persisted,) = dask.persist(lazy)
+        assert np.shares_memory(persisted.to_delayed().ravel()[0].compute(), blocks[0])
+        np.testing.assert_allclose(persisted.compute(), scipy.fft.fftn(x), atol=1e-9)
         too_little = int(0.8 * inside.expected.peak_host)
-        found = plan(a, "fftn", device="gpu", overwrite_x=True, memory_limit=too_little)
-        assert (found.storage, found.inside) == ("disk", False)
+        limited_plan = plan(a, "fftn", device="gpu", overwrite_x=True, memory_limit=too_little)
+        assert (limited_plan.storage, limited_plan.inside) == ("disk", False)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +173,8 @@ def test_one_block_needs_little_more_than_itself(shape, device):
     keywords = {"overwrite_x": True, "device": device, "memory_limit": limit}
     with simulated_devices(1 << 20, limits=LIMITS):
         assert plan(owned(x), "fftn", **keywords).expected.peak_host < limit
-        (done,) = dask.persist(fft.fftn(owned(x), **keywords))
-    assert np.shares_memory(done.to_delayed().ravel()[0].compute(), x)
+        (persisted,) = dask.persist(fft.fftn(owned(x), **keywords))
+    assert np.shares_memory(persisted.to_delayed().ravel()[0].compute(), x)
     np.testing.assert_allclose(x, expected, atol=1e-10)
 
 
@@ -181,11 +182,11 @@ def test_a_shared_result_is_written_beside_the_input():
     """Two rounds on the CPU: the first one writes the memory that the second one transforms."""
     x = values(512, 256)
     a, blocks = owned_blocks(x, 64)
-    found = plan(a, "fft2", device="cpu", overwrite_x=True)
-    assert found.shared_layouts.exchanges[1] is not None
-    assert found.expected.peak_host > 1.4 * x.nbytes
-    got = fft.fft2(a, device="cpu", overwrite_x=True).compute()
-    np.testing.assert_allclose(got, scipy.fft.fft2(x), atol=1e-9)
+    cpu_plan = plan(a, "fft2", device="cpu", overwrite_x=True)
+    assert cpu_plan.shared_layouts.exchanges[1] is not None
+    assert cpu_plan.expected.peak_host > 1.4 * x.nbytes
+    spectrum = fft.fft2(a, device="cpu", overwrite_x=True).compute()
+    np.testing.assert_allclose(spectrum, scipy.fft.fft2(x), atol=1e-9)
     np.testing.assert_array_equal(np.concatenate(blocks), x)
 
 
@@ -195,8 +196,8 @@ def test_large_blocks_are_forecast_near_in_place():
             a = da.zeros((8, gib << 26), chunks=(1, -1), dtype="c16")
             for axes in ((1,), (0, 1)):
                 keywords = {"axes": axes, "memory_limit": f"{9 * gib} GiB"}
-                found = plan(a, "fftn", device="gpu", overwrite_x=True, **keywords)
-                assert found.expected.peak_host < 1.01 * a.nbytes
+                gpu_plan = plan(a, "fftn", device="gpu", overwrite_x=True, **keywords)
+                assert gpu_plan.expected.peak_host < 1.01 * a.nbytes
 
 
 @pytest.mark.parametrize("rows", [16, 20])
@@ -206,10 +207,10 @@ def test_many_blocks_that_are_not_ours_stay(rows):
     for block in blocks:
         block.flags.writeable = False
     with simulated_devices(1 << 16, limits=LIMITS):
-        got = fft.fft2(a, overwrite_x=True, device="gpu").compute()
-        wanted = fft.fft2(a, overwrite_x=True, device="gpu", chunks=(64, 16)).compute()
+        double = fft.fft2(a, overwrite_x=True, device="gpu").compute()
+        columns = fft.fft2(a, overwrite_x=True, device="gpu", chunks=(64, 16)).compute()
         single = fft.fft2(a.astype("c8"), overwrite_x=True, device="gpu").compute()
     np.testing.assert_array_equal(np.concatenate(blocks), x)
-    for found in (got, wanted, single):
-        np.testing.assert_allclose(found, scipy.fft.fft2(x), atol=1e-3)
-    np.testing.assert_allclose(got, scipy.fft.fft2(x), atol=1e-11)
+    for spectrum in (double, columns, single):
+        np.testing.assert_allclose(spectrum, scipy.fft.fft2(x), atol=1e-3)
+    np.testing.assert_allclose(double, scipy.fft.fft2(x), atol=1e-11)

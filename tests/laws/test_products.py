@@ -55,19 +55,19 @@ def test_products_of_spectra_in_transposed_order(data, shape, plans, real, floor
             for x, options in zip((first, second), plans, strict=False)
         ]
         y = inverse(spectra[0] * spectra[1], s=shape, axes=axes, order="transposed", **plans[2])
-        found = y.compute()
+        product = y.compute()
     expected = convolved(a, b)
-    assert found.dtype == dtype
-    assert relative_l2(found, expected) < 40 * np.finfo(dtype).eps
+    assert product.dtype == dtype
+    assert relative_l2(product, expected) < 40 * np.finfo(dtype).eps
 
 
 def exchanges_of_a_product(shape, chunks, order):
     """Exchanges of a forward and an inverse transform, and the chunks before and after."""
     x = da.zeros(shape, chunks=chunks, dtype=complex)
-    there = plan(x, "fftn", order=order)
-    y = da.zeros(there.spec.out_shape, chunks=there.chunks, dtype=complex)
+    forward = plan(x, "fftn", order=order)
+    y = da.zeros(forward.spec.out_shape, chunks=forward.chunks, dtype=complex)
     back = plan(y, "ifftn", order=order)
-    return len(there.travelling) + len(back.travelling), x.chunks, back.chunks
+    return len(forward.travelling) + len(back.travelling), x.chunks, back.chunks
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,6 @@ def exchanges_of_a_product(shape, chunks, order):
 def test_exchanges_of_a_product(shape, chunks, natural, transposed):
     """1D: four where natural order takes six; slabs: two, back in the chunks they came in."""
     for order, count in [("natural", natural), ("transposed", transposed)]:
-        found, before, after = exchanges_of_a_product(shape, chunks, order)
-        assert found == count
+        exchanges, before, after = exchanges_of_a_product(shape, chunks, order)
+        assert exchanges == count
         assert before == after

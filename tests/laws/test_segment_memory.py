@@ -61,6 +61,6 @@ CASES = {
 def test_segments_take_no_more_than_forecast(case):
     *job, least = CASES[case]
     limit = int(job[3].removesuffix(" MiB")) * MIB
-    peak, found = measured(RUN, json.dumps(job))
-    assert found["peak"] <= limit
-    assert least * found["peak"] <= peak.nbytes <= found["peak"] + OBJECTS
+    peak, figures = measured(RUN, json.dumps(job))
+    assert figures["peak"] <= limit
+    assert least * figures["peak"] <= peak.nbytes <= figures["peak"] + OBJECTS

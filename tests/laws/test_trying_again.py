@@ -49,8 +49,8 @@ def again(monkeypatch):
 
 @pytest.fixture(scope="module")
 def client():
-    with local(workers=1) as found:
-        yield found
+    with local(workers=1) as client:
+        yield client
 
 
 def broken(answer):
@@ -126,10 +126,10 @@ def test_nor_are_shards_that_a_device_has_worked_on(monkeypatch, again):
     when = Times(1, after=1)
 
     def device(job, shards, place):
-        found = real(job, shards, place)
+        block = real(job, shards, place)
         if when():
             raise DeviceError("no")
-        return found
+        return block
 
     monkeypatch.setattr(dask_bigfft.gpu.dispatch, "inside_device", device)
     limits = TileLimits(0, least=1 << 14, run_nbytes=64)

@@ -40,9 +40,9 @@ def is_reversed(strides):
 )
 @pytest.mark.parametrize("n", LONG)
 def test_where_digits_are_reversed(n, variant, at_input, at_output):
-    found = planned(n, variant, "natural")
-    first = found.rounds[0].source
-    last = found.rounds[-1].target
+    variant_plan = planned(n, variant, "natural")
+    first = variant_plan.rounds[0].source
+    last = variant_plan.rounds[-1].target
     assert is_reversed(waiting(first, 0)) == at_input
     assert is_reversed(waiting(last, 1)) == at_output
 
@@ -52,8 +52,8 @@ def test_where_digits_are_reversed(n, variant, at_input, at_output):
 def test_only_pease_has_one_geometry(n, order):
     """The exchanges between rounds: Pease's all move digits alike, the others' do not."""
     for variant in VARIANTS:
-        found = planned(n, variant, order)
-        geometries = {geometry(exchange) for exchange in found.exchanges[1:3]}
+        variant_plan = planned(n, variant, order)
+        geometries = {geometry(exchange) for exchange in variant_plan.exchanges[1:3]}
         assert len(geometries) == (1 if variant == "pease" else 2)
 
 
@@ -74,10 +74,10 @@ TRAVELLING = {
 @pytest.mark.parametrize(("variant", "order"), TRAVELLING)
 def test_exchanges_and_bytes(variant, order):
     n = 4096
-    found = planned(n, variant, order)
-    assert len(found.travelling) == TRAVELLING[variant, order]
-    assert found.expected.bytes_exchanged == TRAVELLING[variant, order] * n * 16
-    assert all(exchange.nbytes == n * 16 for exchange in found.exchanges)
+    variant_plan = planned(n, variant, order)
+    assert len(variant_plan.travelling) == TRAVELLING[variant, order]
+    assert variant_plan.expected.bytes_exchanged == TRAVELLING[variant, order] * n * 16
+    assert all(exchange.nbytes == n * 16 for exchange in variant_plan.exchanges)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ FINDS = {
 
 
 @pytest.fixture
-def found():
+def events():
     """Names of the events of verification."""
     with heard("mismatch", "unverified") as seen:
         yield seen
@@ -71,38 +71,38 @@ def transformed(a, **options):
 )
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("damage", FINDS)
-def test_what_is_found_inside_a_round(monkeypatch, found, damage, mode, dtype, scale):
+def test_what_is_found_inside_a_round(monkeypatch, events, damage, mode, dtype, scale):
     """Also where values are small, as long as their squares are numbers."""
     a = (signal(dtype) * scale).astype(dtype)
     right = transformed(a)
     damaged(monkeypatch, DAMAGES[damage], Times(1, after=5))
     result = transformed(a, verify=mode)
     if mode in FINDS[damage]:
-        assert [name for name, _ in found] == ["mismatch"]
+        assert [name for name, _ in events] == ["mismatch"]
         np.testing.assert_array_equal(result, right)
     else:
-        assert not found  # a documented blind spot
+        assert not events  # a documented blind spot
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("after", [3, 66, 101])
-def test_rounds_in_place_are_gone_on_with(monkeypatch, found, mode, after):
+def test_rounds_in_place_are_gone_on_with(monkeypatch, events, mode, after):
     """Tiles that are right have taken the place of what came in when another one is wrong."""
     small_tiles(monkeypatch, 1100)
     right = transformed(signal())
     damaged(monkeypatch, DAMAGES["exponent bit"], when := Times(1, after))
     result = transformed(signal(), verify=mode)
     assert when.left < 0
-    assert [name for name, _ in found] == ["mismatch"]
+    assert [name for name, _ in events] == ["mismatch"]
     np.testing.assert_array_equal(result, right)
 
 
 @pytest.mark.parametrize(("mode", "finds"), [("energy", False), ("checksum", True)])
-def test_a_twiddle_left_out(monkeypatch, found, mode, finds):
+def test_a_twiddle_left_out(monkeypatch, events, mode, finds):
     right = transformed(signal())
     monkeypatch.setattr(dask_bigfft.kernels.loop, "transform_tile", dropping(Times(1, after=3)))
     result = transformed(signal(), verify=mode)
-    assert bool(found) == finds
+    assert bool(events) == finds
     assert np.array_equal(result, right) == finds
 
 
@@ -114,7 +114,7 @@ def test_wrong_twice_is_an_error_that_names_round_and_block(monkeypatch, mode):
 
 
 @pytest.mark.parametrize("kind", ["rfft", "irfft"])
-def test_half_spectra(monkeypatch, found, kind):
+def test_half_spectra(monkeypatch, events, kind):
     """Also the entries that count once, and where another axis is transformed with them."""
     a = random_array((16, 64), "f8" if kind == "rfft" else "c16", 5)
     x = da.from_array(a, chunks=(4, 16))
@@ -123,13 +123,13 @@ def test_half_spectra(monkeypatch, found, kind):
         right = function(x).compute()
         damaged(monkeypatch, lambda values: flip(values[..., :1], "mantissa"), Times(1, after=1))
         result = function(x, verify="energy").compute()
-    assert [name for name, _ in found] == ["mismatch"]
+    assert [name for name, _ in events] == ["mismatch"]
     np.testing.assert_array_equal(result, right)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("device", ["gpu", "hybrid"])
-def test_rounds_that_keep_no_energy_may_be_shared_by_threads_and_devices(found, mode, device):
+def test_rounds_that_keep_no_energy_may_be_shared_by_threads_and_devices(events, mode, device):
     """Who does which part of a block is another one each time, and so is the last bit."""
     a = signal(n=1009)
     settings = {"bigfft.planner.whole-axis-floor": 1, "bigfft.hybrid.min-speedup": 0}
@@ -138,11 +138,11 @@ def test_rounds_that_keep_no_energy_may_be_shared_by_threads_and_devices(found, 
         assert "*" in plan(x, "fft", device=device, verify=mode).notation
         result = fft.fft(x, device=device, verify=mode).compute()
     assert np.linalg.norm(result - np.fft.fft(a)) < 1e-14 * np.linalg.norm(result)
-    assert not found
+    assert not events
 
 
 @pytest.mark.parametrize(("damage", "after"), [("exponent bit", 5), ("sign bit", 150)])
-def test_convolutions_are_done_twice(monkeypatch, found, damage, after):
+def test_convolutions_are_done_twice(monkeypatch, events, damage, after):
     """Rounds of Bluestein's algorithm keep no energy: whatever differs is found."""
     a = signal(n=1009)
     with dask.config.set({"bigfft.planner.whole-axis-floor": 100, "scheduler": "sync"}):
@@ -151,13 +151,13 @@ def test_convolutions_are_done_twice(monkeypatch, found, damage, after):
         right = fft.fft(x).compute()
         damaged(monkeypatch, DAMAGES[damage], Times(1, after=after))
         result = fft.fft(x, verify="energy").compute()
-    assert [name for name, _ in found] == ["mismatch"]
+    assert [name for name, _ in events] == ["mismatch"]
     np.testing.assert_array_equal(result, right)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e200])
-def test_what_cannot_be_verified_says_so(found, mode, value):
+def test_what_cannot_be_verified_says_so(events, mode, value):
     a = signal()
     a[77] = value
     with pytest.warns(RuntimeWarning, match="cannot be verified"):
@@ -165,13 +165,13 @@ def test_what_cannot_be_verified_says_so(found, mode, value):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         np.testing.assert_array_equal(result, transformed(a))
-    assert "unverified" in {name for name, _ in found}
-    assert "mismatch" not in {name for name, _ in found}
+    assert "unverified" in {name for name, _ in events}
+    assert "mismatch" not in {name for name, _ in events}
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("factor", [2, 3, 7])
-def test_thousands_of_short_lines_are_no_fault(found, mode, factor):
+def test_thousands_of_short_lines_are_no_fault(events, mode, factor):
     """Sums of so many lines keep their rounding errors below the tolerance."""
     n = factor << 17
     x = da.from_array(signal(n=n), chunks=n // 2)
@@ -180,13 +180,13 @@ def test_thousands_of_short_lines_are_no_fault(found, mode, factor):
     with dask.config.set(scheduler="sync"):
         result = fft.fft(x, rounds=rounds, verify=mode).compute()
     np.testing.assert_allclose(result, np.fft.fft(x.compute()), rtol=0, atol=1e-9)
-    assert not found
+    assert not events
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("chunks", [(16, 256), (16, 16), (256, 8)])
 @pytest.mark.parametrize("dtype", ["f4", "c8", "f8", "c16"])
-def test_squares_of_what_is_checked_may_be_too_small(found, mode, chunks, dtype):
+def test_squares_of_what_is_checked_may_be_too_small(events, mode, chunks, dtype):
     """As far from the middle of a bell, where values fall below all numbers that there are."""
     t = np.linspace(-1, 1, 256) * (14 if dtype in ("f4", "c8") else 40)
     a = np.exp(-(t[:, None] ** 2 + t**2) / 2).astype(dtype)
@@ -198,7 +198,7 @@ def test_squares_of_what_is_checked_may_be_too_small(found, mode, chunks, dtype)
         result, right = dask.compute(result, right, scheduler="sync")
         off = np.linalg.norm(result - right)  # checked tiles are copies, others are read in place
         assert off <= 4 * np.finfo(result.dtype).eps * np.linalg.norm(right)
-    assert not found
+    assert not events
 
 
 @pytest.mark.parametrize("kernel", usable())
@@ -208,12 +208,12 @@ def test_squares_of_what_is_checked_may_be_too_small(found, mode, chunks, dtype)
 )
 @pytest.mark.parametrize("kind", ["fft2", "rfft2"])
 def test_every_library_with_sources_that_are_only_read(
-    monkeypatch, found, kind, damage, mode, kernel
+    monkeypatch, events, kind, damage, mode, kernel
 ):
     small_tiles(monkeypatch, 4400)
     a = random_array((64, 128), "f8" if kind == "rfft2" else "c16", 6)
     x = da.from_array(a, chunks=(16, 128))
-    kept = a.copy()
+    original = a.copy()
     with dask.config.set(scheduler="sync"):
         # Checked, too: some libraries round differently by how many lines they are given.
         right = getattr(fft, kind)(x, verify=mode, kernel=kernel).compute()
@@ -221,9 +221,9 @@ def test_every_library_with_sources_that_are_only_read(
         damaged(monkeypatch, DAMAGES[damage], when := Times(1, 9))
         result = getattr(fft, kind)(x, verify=mode, kernel=kernel).compute()
     assert when.left < 0
-    assert [name for name, _ in found] == ["mismatch"]
+    assert [name for name, _ in events] == ["mismatch"]
     np.testing.assert_array_equal(result, right)
-    np.testing.assert_array_equal(a, kept)
+    np.testing.assert_array_equal(a, original)
 
 
 # --- one fault anywhere ---------------------------------------------------------------------
@@ -334,10 +334,10 @@ def test_a_fault_in_any_fft_is_repaired_on_workers(monkeypatch):
 
 def swapped(shards):
     """Two shards of one size change places."""
-    one, other = next(
+    first, second = next(
         (a, b) for a in shards for b in shards if a < b and shards[a].size == shards[b].size
     )
-    return shards | {one: shards[other], other: shards[one]}
+    return shards | {first: shards[second], second: shards[first]}
 
 
 def damaged_shard(shards, damage):
@@ -364,7 +364,7 @@ def broken_on_the_way(shards, fault):
 
 @pytest.mark.parametrize("mode", ["none", *MODES])
 @pytest.mark.parametrize("fault", SHARD_FAULTS)
-def test_shards_of_tasks(monkeypatch, found, fault, mode):
+def test_shards_of_tasks(monkeypatch, events, fault, mode):
     """The data themselves are damaged, on their way from one task to another."""
     original = dask_bigfft.graph.tasks.run_block_of_shards
     when = Times(1, after=2)
@@ -392,7 +392,7 @@ def test_shards_of_tasks(monkeypatch, found, fault, mode):
             else:
                 assert not np.array_equal(result, right)
     assert when.left < 1
-    assert [name for name, _ in found] == ["mismatch"] * (mode == "checksum")
+    assert [name for name, _ in events] == ["mismatch"] * (mode == "checksum")
 
 
 def test_shards_of_shuffles(monkeypatch):
@@ -422,7 +422,7 @@ def test_shards_of_shuffles(monkeypatch):
 
 @pytest.mark.parametrize("mode", ["none", *MODES])
 @pytest.mark.parametrize("fault", SHARD_FAULTS)
-def test_scratch_files(tmp_path, monkeypatch, found, fault, mode):
+def test_scratch_files(tmp_path, monkeypatch, events, fault, mode):
     """What is on the disk is damaged: files have checksums whether or not anything is verified."""
     original = Scratch.read
     when = Times(1, after=2)
@@ -442,30 +442,30 @@ def test_scratch_files(tmp_path, monkeypatch, found, fault, mode):
     options = {"bigfft.exchange.carrier": "disk", "bigfft.scratch.directory": str(tmp_path)}
     with dask.config.set(options), pytest.raises(DamagedShardError, match="not what was written"):
         transformed(signal(), verify=mode)
-    assert {name for name, _ in found} == {"mismatch"}
+    assert {name for name, _ in events} == {"mismatch"}
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 def test_two_ways_of_doing_a_round_may_differ_by_rounding_errors_only(dtype):
-    one = random_array((300, 70), dtype, 0)
+    values = random_array((300, 70), dtype, 0)
     eps = np.finfo(dtype).eps
-    other = one * (1 + 8 * eps)
-    assert near_values(one, other)
+    other = values * (1 + 8 * eps)
+    assert near_values(values, other)
     assert near_values(np.zeros(8, dtype), np.zeros(8, dtype))
     for damage in ("exponent bit", "sign bit"):
-        damaged = one.copy()
+        damaged = values.copy()
         DAMAGES[damage](damaged)
-        assert not near_values(one, damaged)
-    assert not near_values(one, one * (1 + 4000 * eps))
+        assert not near_values(values, damaged)
+    assert not near_values(values, values * (1 + 4000 * eps))
     for value in (np.nan, np.inf):
-        one[5, 7] = value
+        values[5, 7] = value
         different = other.copy()
-        assert not near_values(one, different)
+        assert not near_values(values, different)
         different[5, 7] = np.nan
-        assert near_values(one, different)
-    one[5, 7] = 0
+        assert near_values(values, different)
+    values[5, 7] = 0
     for scale in (np.finfo(dtype).tiny / eps, np.finfo(dtype).max / 64):  # of other squares
-        ours = (one * scale).astype(dtype)
+        ours = (values * scale).astype(dtype)
         other = ours.copy()
         other[3, 3] += scale * eps
         assert near_values(ours, other)

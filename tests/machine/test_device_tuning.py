@@ -56,13 +56,13 @@ def test_settings_are_kept_with_the_plan(monkeypatch):
     spec, request, on = requested()
     wanted = DeviceSettings(buffers=2, passes=16, streams="tile")
 
-    def timer(one):
+    def timer(candidate):
         names = ("buffers", "passes", "streams")
-        return 2.0 - sum(getattr(one.settings, n) == getattr(wanted, n) for n in names) / 4
+        return 2.0 - sum(getattr(candidate.settings, n) == getattr(wanted, n) for n in names) / 4
 
     with simulated_devices(NBYTES):
-        found = tuned(spec, request, on, ["scipy"], timer)
-        assert found.settings == wanted
+        fastest = tuned(spec, request, on, ["scipy"], timer)
+        assert fastest.settings == wanted
         again = tuned(spec, request, on, ["scipy"], timer)
         other = replace(on, profile=Profile(devices=(replace(CARD, name="another"),)))
         assert "the fastest of" in tuned(spec, request, other, ["scipy"], timer).reason

@@ -39,18 +39,18 @@ def requested(device, dtype="c16", **options):
 def test_whoever_is_the_fastest_wins_and_wisdom_brings_that_back(monkeypatch, device, fastest):
     monkeypatch.setattr(tuner, "SCALES", (1.0, 0.5))
     clock = Clock(lambda plan: plan.device == fastest)
-    found = tuned(*requested(device), ["ducc0"], clock)
+    winner = tuned(*requested(device), ["ducc0"], clock)
     assert {plan.device for plan in clock.calls} == {"hybrid", "auto", "cpu"}
-    assert found.device == fastest
-    assert any(0 < share < 1 for share in found.shares) == (fastest == "hybrid")
+    assert winner.device == fastest
+    assert any(0 < share < 1 for share in winner.shares) == (fastest == "hybrid")
     clock.calls.clear()
     again = tuned(*requested(device), ["ducc0"], clock)
     assert "the fastest of" not in again.reason
     assert not clock.calls
-    assert (again.device, again.shares) == (fastest, found.shares)
+    assert (again.device, again.shares) == (fastest, winner.shares)
     assert again.reason.startswith("the fastest when such transforms were measured")
     assert all(
-        name.endswith((", CPU threads", ", devices", ", both")) for name, _ in found.rejected
+        name.endswith((", CPU threads", ", devices", ", both")) for name, _ in winner.rejected
     )
 
 
@@ -71,8 +71,8 @@ def test_from_the_front_door(tmp_path, monkeypatch, device):
     settings = {"bigfft.planner.profile": str(path), "num_workers": 4}
     with dask.config.set(settings), simulated_devices(1 << 30):
         lazy = fft.fft(x, axis=1, device=device, planner="measure", kernel="ducc0")
-        got = lazy.compute()
+        spectrum = lazy.compute()
         again = dask_bigfft.plan(x, "fft", axis=1, device=device, planner="measure", kernel="ducc0")
-    assert np.allclose(got, np.fft.fft(values, axis=1))
+    assert np.allclose(spectrum, np.fft.fft(values, axis=1))
     assert again.reason.startswith("the fastest when such")
     assert tried == {"auto", "cpu", "hybrid"}

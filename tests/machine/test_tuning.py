@@ -43,9 +43,9 @@ class Clock:
 def test_the_fastest_wins_and_is_remembered(folder):
     favourite = region(*requested(), MACHINE, ["scipy"])[1].plan
     clock = Clock(lambda plan: plan.rounds == favourite.rounds)
-    found = tuned(*requested(), MACHINE, ["scipy"], clock)
-    assert found.rounds == favourite.rounds
-    assert MEASURED in found.reason
+    winner = tuned(*requested(), MACHINE, ["scipy"], clock)
+    assert winner.rounds == favourite.rounds
+    assert MEASURED in winner.reason
     clock.calls.clear()
     again = tuned(*requested(), MACHINE, ["scipy"], clock)
     assert clock.calls == []
@@ -80,9 +80,9 @@ def test_what_won_of_fewer_choices_is_no_wisdom_for_more(folder):
     ):
         assert MEASURED in tuned(*requested(**few), MACHINE, kernels, clock).reason
         assert MEASURED not in tuned(*requested(**few), MACHINE, kernels, clock).reason
-    found = tuned(*requested(), MACHINE, ["scipy", "ducc0"], clock)
-    assert MEASURED in found.reason
-    assert found.kernel == "ducc0"
+    winner = tuned(*requested(), MACHINE, ["scipy", "ducc0"], clock)
+    assert MEASURED in winner.reason
+    assert winner.kernel == "ducc0"
     again = tuned(*requested(), MACHINE, ["ducc0", "scipy"], clock)
     assert (MEASURED in again.reason, again.kernel) == (False, "ducc0")
 
@@ -130,9 +130,9 @@ def test_damaged_or_foreign_wisdom_is_measured_again(folder, caplog, old, new, r
 def test_a_plan_says_why_it_was_not_measured(folder):
     x = da.zeros((512, 512), chunks=(64, 512), dtype=complex)
     keywords = {"kernel": "scipy", "memory_limit": "16 MiB"}
-    found = dask_bigfft.plan(x, "fft2", planner="measure", **keywords)
-    assert "not measured: array and result take more than 30 % of the memory" in found.reason
-    assert " ".join(found.explain().split()).count("not measured: array") == 1
+    unmeasured = dask_bigfft.plan(x, "fft2", planner="measure", **keywords)
+    assert "not measured: array and result take more than 30 % of the memory" in unmeasured.reason
+    assert " ".join(unmeasured.explain().split()).count("not measured: array") == 1
     with simulated_devices(1 << 20):
         shared = dask_bigfft.plan(x, "fft2", planner="measure", device="hybrid", **keywords)
         assert "not measured: array and result take more" in shared.reason

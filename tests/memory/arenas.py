@@ -11,9 +11,9 @@ def address(block):
 
 def run_python(program):
     """Run `program` in an interpreter of its own; fail on any warning or traceback."""
-    done = python("-X", "dev", "-W", "error", "-c", program)
-    assert done.stderr == ""
-    return done.stdout.strip()
+    process = python("-X", "dev", "-W", "error", "-c", program)
+    assert process.stderr == ""
+    return process.stdout.strip()
 
 
 class Pressure:

@@ -139,10 +139,10 @@ class ArenaAgainstModel(RuleBasedStateMachine):
     @rule(nbytes=st.integers(0, 5 * MIB), count=st.integers(0, 3), threads=st.integers(1, 2))
     def prefault(self, nbytes, count, threads):
         before = self.arena.counters()
-        made = self.arena.prefault(nbytes, count=count, threads=threads)
+        nbytes_faulted = self.arena.prefault(nbytes, count=count, threads=threads)
         after = self.arena.counters()
-        assert after.idle_bytes == before.idle_bytes + made
-        assert after.fresh_bytes == before.fresh_bytes + made
+        assert after.idle_bytes == before.idle_bytes + nbytes_faulted
+        assert after.fresh_bytes == before.fresh_bytes + nbytes_faulted
 
     @rule(high=st.booleans())
     def time_passes(self, high):

@@ -175,12 +175,12 @@ def test_blocks_take_the_memory_of_a_large_one_and_give_it_back():
     assert arena.counters().peak_bytes == 64 * MIB
     pinned = []
     arena.pinner = memory.Pinner(lambda at, _: pinned.append(at), pinned.remove, 1 << 30)
-    kept = arena.allocate(8 * MIB, "u1")  # a part, which is pinned
-    kept[:] = 1
+    pinned_part = arena.allocate(8 * MIB, "u1")  # a part, which is pinned
+    pinned_part[:] = 1
     before = resident_bytes() - arena.trim()
     assert resident_bytes() < before + 24 * MIB  # of a divided buffer, too
-    assert (kept == 1).all()
-    del kept
+    assert (pinned_part == 1).all()
+    del pinned_part
     assert arena.trim() == 8 * MIB
     assert not pinned
 

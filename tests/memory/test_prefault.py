@@ -33,10 +33,10 @@ needs_populate = pytest.mark.skipif(not POPULATES, reason="takes Linux 5.14")
 def pages_there(block):
     """Bytes of a block's pages that lie in memory, asked of the system."""
     count = -(-block.nbytes // 4096)
-    found = (ctypes.c_ubyte * count)()
+    resident = (ctypes.c_ubyte * count)()
     where = ctypes.c_void_p(address(block))
-    assert ctypes.CDLL(None).mincore(where, ctypes.c_size_t(block.nbytes), found) == 0
-    return 4096 * sum(page & 1 for page in found)
+    assert ctypes.CDLL(None).mincore(where, ctypes.c_size_t(block.nbytes), resident) == 0
+    return 4096 * sum(page & 1 for page in resident)
 
 
 @needs_populate
@@ -58,11 +58,11 @@ def test_a_block_is_faulted_in_once_and_no_other(arena):
 def test_threads_share_a_block_and_lose_nothing(arena, monkeypatch):
     arena.resize(1 << 30)
     block = arena.allocate(200 * MIB, np.uint8)
-    taken = {}
+    ranges_by_thread = {}
     all_begun = threading.Barrier(3)
 
     def slowly(memory):
-        own = taken.setdefault(threading.get_ident(), [])
+        own = ranges_by_thread.setdefault(threading.get_ident(), [])
         if not own:
             all_begun.wait(30)
         own.append((address(memory) - address(block), memory.nbytes))
@@ -72,8 +72,8 @@ def test_threads_share_a_block_and_lose_nothing(arena, monkeypatch):
     populated = pages.populate
     monkeypatch.setattr("dask_bigfft.memory.arena.populate", slowly)
     assert sum(in_threads(3, lambda _: arena.fault_in(block))) == block.nbytes
-    assert len(taken) == 3
-    ranges = sorted(part for own in taken.values() for part in own)
+    assert len(ranges_by_thread) == 3
+    ranges = sorted(part for own in ranges_by_thread.values() for part in own)
     assert [low for low, _ in ranges] == [0, *np.cumsum([n for _, n in ranges])[:-1]]
     assert all(block[low] == 7 for low, _ in ranges)
     assert pages_there(block) == block.nbytes  # the rest of its buffer as well

@@ -29,10 +29,17 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_to
 _FIXTURES = [HealthCheck.function_scoped_fixture]
 
 settings.register_profile(
-    "ci", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SLOW + _FIXTURES
+    "ci",
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=_SLOW + _FIXTURES,
 )
 settings.register_profile(
-    "thorough", max_examples=1500, deadline=None, suppress_health_check=_SLOW + _FIXTURES
+    "thorough",
+    max_examples=1500,
+    deadline=None,
+    suppress_health_check=_SLOW + _FIXTURES,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

@@ -31,7 +31,12 @@ def environment(**more):
 
 def python(*arguments, env=None, status=0, **options):
     """Run an interpreter to its end; fail with what it said unless it ends with the status."""
-    options = {"capture_output": True, "text": True, "timeout": 240, "check": False} | options
+    options = {
+        "capture_output": True,
+        "text": True,
+        "timeout": 240,
+        "check": False,
+    } | options
     command = [sys.executable, *map(str, arguments)]
     process = subprocess.run(command, env=environment(**(env or {})), **options)
     assert process.returncode == status, process.stdout + process.stderr
@@ -136,7 +141,12 @@ def refusals(table):
     ]
 
 
-def assert_refused(call, argument, value, kind):
+def assert_refused(
+    call,
+    argument,
+    value,
+    kind,
+):
     """Require that a call refuses a value in our own words, which begin with the argument."""
     with pytest.raises(kind) as caught:
         call(value)

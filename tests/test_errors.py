@@ -22,7 +22,12 @@ from dask_bigfft import errors
 def test_each_is_caught_as_what_python_would_raise(kind, bases):
     assert all(issubclass(kind, base) for base in bases)
     with pytest.raises(kind, match=r"^`norm`='big' is not allowed: need backward, ortho$") as info:
-        errors.raise_invalid("norm", "big", "backward, ortho", kind=kind)
+        errors.raise_invalid(
+            "norm",
+            "big",
+            "backward, ortho",
+            kind=kind,
+        )
     assert info.type is kind
     again = pickle.loads(pickle.dumps(info.value))  # it travels from a worker
     assert type(again) is kind

@@ -113,7 +113,13 @@ def test_threads_count_together_and_old_plans_are_forgotten():
     def work(number):
         together.wait()
         for _ in range(200):
-            events.emit("pack", plan="a", index=1, nbytes=3, seconds=0.0)
+            events.emit(
+                "pack",
+                plan="a",
+                index=1,
+                nbytes=3,
+                seconds=0.0,
+            )
         together.wait()
 
     with listening(record.take):
@@ -138,7 +144,12 @@ def test_while_another_thread_imports_distributed_there_is_no_client(monkeypatch
 
 
 def _child(queue):
-    events.emit("round", plan="child", index=1, nbytes=1)
+    events.emit(
+        "round",
+        plan="child",
+        index=1,
+        nbytes=1,
+    )
     queue.put((list(RECORD.counters()), RECORD.plan("child").totals["round", 1].count))
 
 

@@ -83,7 +83,12 @@ def show(parts: Sequence[str], before: Path, after: Path) -> int:
     return count
 
 
-def make_in_tree(tree: Path, parts: Sequence[str], folder: Path, program: Path) -> None:
+def make_in_tree(
+    tree: Path,
+    parts: Sequence[str],
+    folder: Path,
+    program: Path,
+) -> None:
     """Record parts of a tree's package by a program, in a process of its own.
 
     Parameters
@@ -117,7 +122,12 @@ def commit_of(text: str) -> str:
     if Path(text).is_dir():
         return text
     command = ["git", "-C", str(ROOT), "rev-parse", "--short", f"{text}^{{commit}}"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
 
 
 def compare(before: str, after: str, parts: Sequence[str]) -> int:
@@ -135,7 +145,12 @@ def compare(before: str, after: str, parts: Sequence[str]) -> int:
             own = tree / "tests" / "baselines"
             adapted = [part for part in parts if part != "bits"]
             if adapted:
-                make_in_tree(tree, adapted, folder, own if own.is_dir() else HERE)
+                make_in_tree(
+                    tree,
+                    adapted,
+                    folder,
+                    own if own.is_dir() else HERE,
+                )
             if "bits" in parts:
                 make_in_tree(tree, ["bits"], folder, HERE)
         return show(parts, *folders)
@@ -144,18 +159,53 @@ def compare(before: str, after: str, parts: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the arguments."""
     described = argparse.RawDescriptionHelpFormatter
-    arguments = argparse.ArgumentParser("tests.baselines", None, __doc__, formatter_class=described)
+    arguments = argparse.ArgumentParser(
+        "tests.baselines",
+        None,
+        __doc__,
+        formatter_class=described,
+    )
     commands = arguments.add_subparsers(required=True, dest="command", metavar="COMMAND")
     making = commands.add_parser("make", help="record baselines")
-    making.add_argument("--out", type=Path, default=store.DATA, help="folder (default: data)")
-    making.add_argument("--only", nargs="+", choices=store.NAMES, default=list(store.NAMES))
+    making.add_argument(
+        "--out",
+        type=Path,
+        default=store.DATA,
+        help="folder (default: data)",
+    )
+    making.add_argument(
+        "--only",
+        nargs="+",
+        choices=store.NAMES,
+        default=list(store.NAMES),
+    )
     making.add_argument("--final", action="store_true", help="tests fail from now on, not skip")
     checking = commands.add_parser("check", help="compare this tree with recorded baselines")
-    checking.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    checking.add_argument(
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        default=PARTS,
+    )
     comparing = commands.add_parser("compare", help="compare two trees on this machine")
-    comparing.add_argument("--before", required=True, metavar="TREE", help="folder or commit")
-    comparing.add_argument("--after", default=str(ROOT), metavar="TREE", help="folder or commit")
-    comparing.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    comparing.add_argument(
+        "--before",
+        required=True,
+        metavar="TREE",
+        help="folder or commit",
+    )
+    comparing.add_argument(
+        "--after",
+        default=str(ROOT),
+        metavar="TREE",
+        help="folder or commit",
+    )
+    comparing.add_argument(
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        default=PARTS,
+    )
     return arguments
 
 

@@ -62,8 +62,18 @@ def begin_and_kill(folder: Path, when: str) -> None:
     """Make the source, and begin a run in a process that is killed by a signal."""
     store_source(folder)
     paths = (str(folder / "in.zarr"), str(folder / "out.zarr"))
-    arguments = {**ARGUMENTS, "scratch": str(folder / "scratch"), "settings": SETTINGS}
-    process = started(dying_runs.run_and_die, KILLED_AT[when], 1, *paths, **arguments)
+    arguments = {
+        **ARGUMENTS,
+        "scratch": str(folder / "scratch"),
+        "settings": SETTINGS,
+    }
+    process = started(
+        dying_runs.run_and_die,
+        KILLED_AT[when],
+        1,
+        *paths,
+        **arguments,
+    )
     process.join(120)
     if process.exitcode is None or process.exitcode >= 0:
         raise RuntimeError(f"the run was not killed, its status is {process.exitcode}")

@@ -79,7 +79,12 @@ def digest(array: np.ndarray) -> str:
     return hashlib.sha256(header.encode() + content).hexdigest()[:16]
 
 
-def lazy_input(rng: random.Random, number: int, shape: tuple[int, ...], dtype: str) -> da.Array:
+def lazy_input(
+    rng: random.Random,
+    number: int,
+    shape: tuple[int, ...],
+    dtype: str,
+) -> da.Array:
     """Return an array of random values in random chunks."""
     chunks = draw_chunks(rng, shape, 40, range(len(shape)))
     return da.from_array(random_array(shape, dtype, number), chunks=chunks)
@@ -89,7 +94,12 @@ def transform(rng: random.Random, number: int, extras: Mapping[str, Any]) -> da.
     """Return a Fourier transform."""
     family = rng.choice(FAMILIES)
     dtype = rng.choice(["f8", "f4", "i2"] if family in REAL_INPUT else ["c16", "c16", "c8", "f8"])
-    array = lazy_input(rng, number, draw_shape(rng, 12, 4), dtype)
+    array = lazy_input(
+        rng,
+        number,
+        draw_shape(rng, 12, 4),
+        dtype,
+    )
     axes = draw_axes(rng, array.ndim)
     arguments: dict[str, Any] = {"axes": axes, **extras}
     if rng.random() < 0.2:
@@ -121,7 +131,12 @@ def gpu_transform(rng: random.Random, number: int) -> da.Array:
 
 def cosine_transform(rng: random.Random, number: int) -> da.Array:
     """Return a cosine or sine transform."""
-    array = lazy_input(rng, number, draw_shape(rng, 11, 4), rng.choice(["f8", "f4", "c16"]))
+    array = lazy_input(
+        rng,
+        number,
+        draw_shape(rng, 11, 4),
+        rng.choice(["f8", "f4", "c16"]),
+    )
     name = rng.choice(["dctn", "idctn", "dstn", "idstn"])
     kind = rng.choice([1, 2, 3, 4])
     axes = tuple(axis for axis in draw_axes(rng, array.ndim) if array.shape[axis] > 1)
@@ -131,7 +146,12 @@ def cosine_transform(rng: random.Random, number: int) -> da.Array:
 
 def shifted_transform(rng: random.Random, number: int) -> da.Array:
     """Return a transform with shifts around it."""
-    array = lazy_input(rng, number, draw_shape(rng, 11, 4), "c16")
+    array = lazy_input(
+        rng,
+        number,
+        draw_shape(rng, 11, 4),
+        "c16",
+    )
     axes = draw_axes(rng, array.ndim)
     if rng.random() < 0.5:
         return fft.fftshift(fft.fftn(array, axes=axes), axes=axes)
@@ -140,7 +160,12 @@ def shifted_transform(rng: random.Random, number: int) -> da.Array:
 
 def signal_transform(rng: random.Random, number: int) -> da.Array:
     """Return a function that is made of several transforms."""
-    array = lazy_input(rng, number, draw_shape(rng, 10, 4), rng.choice(["f8", "c16", "f4"]))
+    array = lazy_input(
+        rng,
+        number,
+        draw_shape(rng, 10, 4),
+        rng.choice(["f8", "c16", "f4"]),
+    )
     name = rng.choice(["fftconvolve", "correlate", "laplacian", "power_spectrum"])
     if name in ("laplacian", "power_spectrum"):
         result: da.Array = getattr(signal, name)(array)
@@ -148,7 +173,12 @@ def signal_transform(rng: random.Random, number: int) -> da.Array:
     shape = tuple(max(1, size // rng.choice([1, 2, 5])) for size in array.shape)
     second = da.from_array(random_array(shape, array.dtype, number + 1), chunks=-1)
     more = {"method": "fft"} if name == "correlate" else {}
-    result = getattr(signal, name)(array, second, mode=rng.choice(["full", "same"]), **more)
+    result = getattr(signal, name)(
+        array,
+        second,
+        mode=rng.choice(["full", "same"]),
+        **more,
+    )
     return result
 
 

@@ -48,7 +48,11 @@ def fixed_settings(folder: Path, threads: int = 4, **settings: Any) -> Iterator[
 @contextlib.contextmanager
 def cluster_of(workers: int, threads: int, **options: Any) -> Iterator[Client]:
     """Start a cluster in this process, and make it the one that plans are made for."""
-    defaults = {"processes": False, "dashboard_address": "127.0.0.1:0", "memory_limit": "16 GiB"}
+    defaults = {
+        "processes": False,
+        "dashboard_address": "127.0.0.1:0",
+        "memory_limit": "16 GiB",
+    }
     cluster = LocalCluster(n_workers=workers, threads_per_worker=threads, **{**defaults, **options})
     with cluster, Client(cluster) as client:
         yield client

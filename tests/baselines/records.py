@@ -39,7 +39,12 @@ class BlockOnGpu(np.ndarray):
     __cuda_array_interface__ = property(lambda self: self.__array_interface__)
 
 
-def lazy_array(shape: tuple[int, ...], chunks: Any, dtype: str, on_gpu: bool = False) -> da.Array:
+def lazy_array(
+    shape: tuple[int, ...],
+    chunks: Any,
+    dtype: str,
+    on_gpu: bool = False,
+) -> da.Array:
     """Return a lazy array without data."""
     array = da.zeros(shape, chunks=chunks, dtype=dtype)
     if not on_gpu:
@@ -265,7 +270,12 @@ def input_of(request: Request, folder: Path) -> da.Array:
     if request.kind == "files":
         return stored_array(request, folder)
     on_gpu = request.kind == "blocks on gpus"
-    return lazy_array(request.shape, request.chunks, request.dtype, on_gpu)
+    return lazy_array(
+        request.shape,
+        request.chunks,
+        request.dtype,
+        on_gpu,
+    )
 
 
 def result_of(request: Request, array: da.Array) -> da.Array:

@@ -193,7 +193,10 @@ def irregular_chunks(rng: random.Random, length: int, count: int) -> Chunks:
 
 
 def draw_chunks(
-    rng: random.Random, shape: Sequence[int], most_blocks: int, first_axes: Sequence[int] = ()
+    rng: random.Random,
+    shape: Sequence[int],
+    most_blocks: int,
+    first_axes: Sequence[int] = (),
 ) -> tuple[Chunks, ...]:
     """Return chunks of all axes, in at most about `most_blocks` blocks.
 
@@ -249,7 +252,10 @@ def draw_lengths(rng: random.Random, shape: Sequence[int], axes: Sequence[int]) 
 
 
 def draw_memory_limit(
-    rng: random.Random, shape: Sequence[int], chunks: Sequence[Chunks], dtype: str
+    rng: random.Random,
+    shape: Sequence[int],
+    chunks: Sequence[Chunks],
+    dtype: str,
 ) -> int | str:
     """Return a memory limit: none to speak of, a part of the array, or a few blocks."""
     if rng.random() < 0.65:
@@ -273,7 +279,10 @@ def draw_factors(rng: random.Random, length: int) -> list[int] | None:
 
 
 def draw_rounds(
-    rng: random.Random, family: str, axes: Sequence[int], lengths: Sequence[int]
+    rng: random.Random,
+    family: str,
+    axes: Sequence[int],
+    lengths: Sequence[int],
 ) -> list[dict[int, int]] | None:
     """Return two rounds that split the first axis, or one round; None for a prime length."""
     whole = dict(zip(axes, lengths, strict=True))
@@ -387,7 +396,12 @@ def transform_request(number: int, kind: str, rng: random.Random) -> Request:
         if "digits" not in arguments or name != "rounds":
             arguments[name] = value
     most_blocks = [12, 24, 64] if kind == "cluster" else [24, 64, 200, 200, 600]
-    chunks = draw_chunks(rng, shape, rng.choice(most_blocks), axes)
+    chunks = draw_chunks(
+        rng,
+        shape,
+        rng.choice(most_blocks),
+        axes,
+    )
     nbytes = input_nbytes(shape, dtype)
     arguments["memory_limit"] = draw_memory_limit(rng, shape, chunks, dtype)
     settings = draw_settings(rng)
@@ -414,7 +428,10 @@ def transform_request(number: int, kind: str, rng: random.Random) -> Request:
 
 
 def draw_sizes(
-    rng: random.Random, family: str, shape: tuple[int, ...], axes: tuple[int, ...]
+    rng: random.Random,
+    family: str,
+    shape: tuple[int, ...],
+    axes: tuple[int, ...],
 ) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
     """Return the shape and the lengths of a transform, and the arguments that name them.
 
@@ -515,7 +532,12 @@ def cosine_request(number: int, rng: random.Random) -> Request:
         arguments["n"] = draw_lengths(rng, shape, [arguments["axis"]])[0]
     dtype = rng.choice(["f8", "f8", "f4", "c16"])
     axes = arguments["axes"] if several else (arguments["axis"],)
-    chunks = draw_chunks(rng, shape, rng.choice([16, 64, 200]), axes)
+    chunks = draw_chunks(
+        rng,
+        shape,
+        rng.choice([16, 64, 200]),
+        axes,
+    )
     arguments["memory_limit"] = draw_memory_limit(rng, shape, chunks, dtype)
     return Request(
         number=number,

@@ -39,9 +39,21 @@ def test_known_prices_are_found_again():
     out = get_library("scipy").supports_out
     speeds = ("complex128", 3e9, 1e9, out), ("complex64", 5e9, 2e9, out)
     libraries = tuple(LibrarySpeeds("scipy", *row) for row in speeds)
-    prices = {"run": 2e-8, "move": 3e-10, "start": 2e-3, "task": 2e-4, "tile": 5e-5}
+    prices = {
+        "run": 2e-8,
+        "move": 3e-10,
+        "start": 2e-3,
+        "task": 2e-4,
+        "tile": 5e-5,
+    }
     prices |= {"shard": 3e-5, "exchange": 2e-3, "pair": 0.0}
-    known = Profile("known", 2, copy=4e9, libraries=libraries, **prices)
+    known = Profile(
+        "known",
+        2,
+        copy=4e9,
+        libraries=libraries,
+        **prices,
+    )
     runs = []
     for dtype in threads.DTYPES:
         for problem in threads.problems(1 << 21, 2, few=False):
@@ -60,7 +72,12 @@ def test_known_prices_are_found_again():
 
 def test_the_disk(tmp_path):
     on_all = partial(cluster.on_workers, None)
-    speeds = cluster.disk_speeds(on_all, {"": [""]}, str(tmp_path / "new"), 1 << 20)
+    speeds = cluster.disk_speeds(
+        on_all,
+        {"": [""]},
+        str(tmp_path / "new"),
+        1 << 20,
+    )
     assert min(speeds["write"], speeds["read"]) > 1e5
     assert not list((tmp_path / "new").iterdir())
 
@@ -107,7 +124,12 @@ def test_a_profile_named_by_the_settings_holds_anywhere(folder, tmp_path):
         ('{"schema": 99}', ""),
     ],
 )
-def test_what_is_damaged_or_foreign_is_reported_and_ignored(folder, caplog, content, text):
+def test_what_is_damaged_or_foreign_is_reported_and_ignored(
+    folder,
+    caplog,
+    content,
+    text,
+):
     path = environment.profile_path()
     if content is None:
         write(path, machine=["another", "machine", 1024])
@@ -123,7 +145,12 @@ def test_what_is_damaged_or_foreign_is_reported_and_ignored(folder, caplog, cont
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"schema": 3, "machine": 0}'])
-def test_a_named_file_that_cannot_be_used_is_reported_once(folder, caplog, tmp_path, content):
+def test_a_named_file_that_cannot_be_used_is_reported_once(
+    folder,
+    caplog,
+    tmp_path,
+    content,
+):
     path = tmp_path / "old.json"
     if content is not None:
         path.write_text(content)
@@ -134,7 +161,10 @@ def test_a_named_file_that_cannot_be_used_is_reported_once(folder, caplog, tmp_p
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
-    folder, tmp_path, monkeypatch, capsys
+    folder,
+    tmp_path,
+    monkeypatch,
+    capsys,
 ):
     """Like the place of a result: a folder that is not there may be a slip of the pen."""
     monkeypatch.setattr(calibration, "measure", None)
@@ -159,7 +189,12 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
         ("client", "tcp://127.0.0.1:1", ArgumentTypeError),
     ],
 )
-def test_numbers_are_refused_by_name_before_anything_is_measured(monkeypatch, name, value, kind):
+def test_numbers_are_refused_by_name_before_anything_is_measured(
+    monkeypatch,
+    name,
+    value,
+    kind,
+):
     monkeypatch.setattr(calibration, "measure", None)
     with pytest.raises(kind, match=f"`{name}`={value!r} is not allowed"):
         dask_bigfft.calibrate(**{name: value})

@@ -87,14 +87,24 @@ class Hosts:
 def test_disks_are_as_fast_as_what_the_workers_of_a_host_move_together():
     hosts = {"a": ["a1", "a2", "a3", "a4"], "b": ["b1"]}
     workers = Hosts(hosts, {"a": 2e9, "b": 3e9})
-    speeds = cluster.disk_speeds(workers.each, hosts, "/scratch", 1 << 28)
+    speeds = cluster.disk_speeds(
+        workers.each,
+        hosts,
+        "/scratch",
+        1 << 28,
+    )
     assert speeds == {"write": pytest.approx(2e9), "read": pytest.approx(2e9)}
     # all at the same time, and nobody reads while others write
     assert workers.rounds[:2] == [(cluster.written, 5), (cluster.was_read, 5)]
     assert set(workers.sizes.values()) == {1 << 26, 1 << 28}
     assert not workers.files
     workers = Hosts(hosts, {"a": 2e9, "b": 1e9})
-    speeds = cluster.disk_speeds(workers.each, hosts, "/scratch", 1 << 28)
+    speeds = cluster.disk_speeds(
+        workers.each,
+        hosts,
+        "/scratch",
+        1 << 28,
+    )
     assert speeds["read"] == pytest.approx(1e9)
 
 
@@ -117,7 +127,12 @@ def test_a_forecast_for_all_is_no_shorter_than_for_one(name):
     value = getattr(DEFAULT, name)
     other = 0.5 if name == "together" else value / 2 or 1.0
     x = da.zeros((1 << 16,), chunks=1 << 12, dtype=complex)
-    plan = dask_bigfft.plan(x, "fft", kernel="scipy", device="cpu")
+    plan = dask_bigfft.plan(
+        x,
+        "fft",
+        kernel="scipy",
+        device="cpu",
+    )
     both = DEFAULT, replace(DEFAULT, **{name: other})
     for workers in (1, 2):
         seconds = [plan.forecast(p, workers=workers).seconds for p in (*both, slowest(both))]

@@ -10,7 +10,13 @@ from dask_bigfft.testing.simulated import SimulatedGPU
 @pytest.mark.parametrize("dry", [False, True])
 def test_a_simulated_device_gives_back_its_speeds(dry):
     simulated = DeviceProfile(
-        h2d=4e9, d2h=2e9, run=2e-6, memory=5e10, flops=2e10, call=1e-6, nbytes=1 << 24
+        h2d=4e9,
+        d2h=2e9,
+        run=2e-6,
+        memory=5e10,
+        flops=2e10,
+        call=1e-6,
+        nbytes=1 << 24,
     )
     device = SimulatedGPU(simulated.nbytes, profile=simulated, dry=dry)
     speeds = device_speeds(device, 1 << 20)

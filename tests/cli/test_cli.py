@@ -74,7 +74,12 @@ def test_an_npy_file_becomes_a_zarr_array(folder, capsys):
 def test_axes_lengths_and_norm(folder):
     values = npy("a.npy", complex_values(8, 12, 10))
     assert run("a.npy b.zarr --axes -3,-1 --s 9,-1 --norm ortho", SMALL) == 0
-    wanted = np.fft.fftn(values, s=(9, 10), axes=(0, 2), norm="ortho")
+    wanted = np.fft.fftn(
+        values,
+        s=(9, 10),
+        axes=(0, 2),
+        norm="ortho",
+    )
     record = check("b.zarr", wanted).attrs[targets.ATTRIBUTE]
     assert (record["axes"], record["lengths"], record["norm"]) == ([0, 2], [9, 10], "ortho")
     assert record["kind"] == "fftn"
@@ -152,7 +157,14 @@ def files(folder):
 
 
 @pytest.mark.parametrize(("source", "rest", "text"), BAD)
-def test_what_is_not_allowed_is_said_in_a_line(folder, files, capsys, source, rest, text):
+def test_what_is_not_allowed_is_said_in_a_line(
+    folder,
+    files,
+    capsys,
+    source,
+    rest,
+    text,
+):
     assert run(source, rest, "--quiet") == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -188,7 +200,12 @@ def test_resuming_is_offered_only_where_something_was_begun(folder, capsys, monk
 @pytest.mark.parametrize(
     ("option", "value"), [("--s", ""), ("--workers", "0"), ("--workers", "two"), ("--n", "x")]
 )
-def test_what_is_not_a_number_is_refused_by_name(folder, capsys, option, value):
+def test_what_is_not_a_number_is_refused_by_name(
+    folder,
+    capsys,
+    option,
+    value,
+):
     with pytest.raises(SystemExit) as info:
         main(["run", "a.npy", "o.zarr", option, value])
     assert info.value.code == 2
@@ -198,7 +215,12 @@ def test_what_is_not_a_number_is_refused_by_name(folder, capsys, option, value):
 @pytest.mark.parametrize(
     ("wrong", "right"), [("--axis", "--axes"), ("--memory_limit", "--memory-limit")]
 )
-def test_an_unknown_option_names_the_nearest_one(folder, capsys, wrong, right):
+def test_an_unknown_option_names_the_nearest_one(
+    folder,
+    capsys,
+    wrong,
+    right,
+):
     for words in (["run", "a.npy", "o.zarr", wrong, "0"], ["plan", "a.npy", f"{wrong}=0"]):
         with pytest.raises(SystemExit) as info:
             main(words)
@@ -238,7 +260,15 @@ FAILURES = [
 
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
 @pytest.mark.parametrize(("error", "status", "text"), FAILURES)
-def test_a_failure_leaves_nothing(folder, monkeypatch, capsys, scheduler, error, status, text):
+def test_a_failure_leaves_nothing(
+    folder,
+    monkeypatch,
+    capsys,
+    scheduler,
+    error,
+    status,
+    text,
+):
     npy("a.npy", complex_values(4096))
     calls = failing(monkeypatch, error)
     assert run("a.npy b.zarr --kind fft --scheduler", scheduler, SMALL) == status
@@ -278,14 +308,25 @@ def test_what_a_killed_run_has_left_is_named(folder, capsys):
 
 def test_as_a_program(folder):
     values = npy("a.npy", complex_values(64, 48))
-    process = python("-m", "dask_bigfft", "run", "a.npy", "b.zarr")
+    process = python(
+        "-m",
+        "dask_bigfft",
+        "run",
+        "a.npy",
+        "b.zarr",
+    )
     check("b.zarr", np.fft.fftn(values))
     assert process.stdout.count("\n") == 1
     assert "\r" not in process.stderr
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+    ("number", "status"),
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 143),
+        (signal.SIGKILL, -9),
+    ],
 )
 def test_a_program_that_is_interrupted_leaves_no_result(folder, number, status):
     npy("a.npy", RNG.normal(size=(128, 128, 128)))

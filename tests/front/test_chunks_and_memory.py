@@ -56,7 +56,12 @@ def test_explicit_chunks(chunks, expected):
 
 
 @pytest.mark.parametrize(
-    ("limit", "nbytes"), [("1.5GiB", 3 * 2**29), (2.0**28, 2**28), (np.int64(2**29), 2**29)]
+    ("limit", "nbytes"),
+    [
+        ("1.5GiB", 3 * 2**29),
+        (2.0**28, 2**28),
+        (np.int64(2**29), 2**29),
+    ],
 )
 def test_memory_limits_are_read(limit, nbytes, monkeypatch):
     x = da.zeros(4096, chunks=512)

@@ -38,7 +38,15 @@ def travelling(y):
     ortho=st.sampled_from([None, True, False]),
     dtype=st.sampled_from(["f8", "f4", "c16", "i4", "f2"]),
 )
-def test_one_axis(data, n, name, type_, norm, ortho, dtype):
+def test_one_axis(
+    data,
+    n,
+    name,
+    type_,
+    norm,
+    ortho,
+    dtype,
+):
     x = random_array((n, 3), dtype if dtype != "f2" else "f4", 1).astype(dtype)
     lazy = da.from_array(x, chunks=(data.draw(chunks_of(n)), (2, 1)))
     options = {"axis": 0, "norm": norm, "orthogonalize": ortho}
@@ -58,12 +66,28 @@ def test_one_axis(data, n, name, type_, norm, ortho, dtype):
     type_=st.sampled_from((2, 3, 4)),
     norm=norms(),
 )
-def test_several_axes(data, shape, name, type_, norm):
+def test_several_axes(
+    data,
+    shape,
+    name,
+    type_,
+    norm,
+):
     x = random_array(shape, "f8", 1)
     lazy = da.from_array(x, chunks=data.draw(chunkings(shape)))
     axes = data.draw(st.permutations(range(len(shape)))) if data.draw(st.booleans()) else None
-    expected = getattr(scipy.fft, name)(x, type_, axes=axes, norm=norm)
-    coefficients = getattr(fft, name)(lazy, type_, axes=axes, norm=norm)
+    expected = getattr(scipy.fft, name)(
+        x,
+        type_,
+        axes=axes,
+        norm=norm,
+    )
+    coefficients = getattr(fft, name)(
+        lazy,
+        type_,
+        axes=axes,
+        norm=norm,
+    )
     assert relative_l2(coefficients.compute(), expected) < 1e-14
 
 
@@ -159,13 +183,29 @@ def test_a_convolution_moves_what_a_real_fft_of_a_prime_length_does(type_, sine)
 @pytest.mark.parametrize("sine", [False, True])
 @pytest.mark.parametrize("type_", TYPES)
 @pytest.mark.parametrize(("norm", "ortho"), [("ortho", None), ("forward", True)])
-def test_convolutions(n, type_, sine, norm, ortho):
+def test_convolutions(
+    n,
+    type_,
+    sine,
+    norm,
+    ortho,
+):
     """Lengths of which some transforms have no useful split."""
     x = random_array((n,), "f8", 4)
     name = "dst" if sine else "dct"
     lazy = da.from_array(x, chunks=n // 7)
-    coefficients = getattr(fft, name)(lazy, type_, norm=norm, orthogonalize=ortho).compute()
-    expected = getattr(scipy.fft, name)(x, type_, norm=norm, orthogonalize=ortho)
+    coefficients = getattr(fft, name)(
+        lazy,
+        type_,
+        norm=norm,
+        orthogonalize=ortho,
+    ).compute()
+    expected = getattr(scipy.fft, name)(
+        x,
+        type_,
+        norm=norm,
+        orthogonalize=ortho,
+    )
     assert relative_l2(coefficients, expected) < 3e-15
 
 

@@ -25,7 +25,12 @@ def test_there_and_back(name, digits, chunks):
     frequencies = fft.fftfreq if name == "fft" else fft.rfftfreq
     expected = frequencies(1024, order="transposed", digits=digits).compute()
     np.testing.assert_array_equal(fft.frequencies_of(spectrum), expected)
-    back = getattr(fft, f"i{name}")(spectrum, 1024, order="transposed", digits=digits)
+    back = getattr(fft, f"i{name}")(
+        spectrum,
+        1024,
+        order="transposed",
+        digits=digits,
+    )
     np.testing.assert_allclose(back.compute(), LINE, atol=1e-13)
 
 
@@ -57,11 +62,26 @@ def test_rounds_with_other_digits_are_refused_in_transposed_order():
     with pytest.raises(ArgumentError, match=r"`rounds`.*digits"):
         fft.fft(x, order="transposed", rounds=[16, -1])
     with pytest.raises(ArgumentError, match=r"`rounds`.*digits"):
-        fft.ifft(x, order="transposed", rounds=[16, -1], digits=(16, 64))  # which inverses reverse
+        fft.ifft(
+            x,
+            order="transposed",
+            rounds=[16, -1],
+            digits=(16, 64),
+        )  # which inverses reverse
     with pytest.raises(ArgumentError, match=r"`rounds`.*digits"):
         fft.rfft(x, order="transposed", rounds=[1024])
-    y = fft.fft(x, order="transposed", rounds=[16, -1], digits=(16, 64))
-    back = fft.ifft(y, order="transposed", rounds=[64, 16], digits=(16, 64))
+    y = fft.fft(
+        x,
+        order="transposed",
+        rounds=[16, -1],
+        digits=(16, 64),
+    )
+    back = fft.ifft(
+        y,
+        order="transposed",
+        rounds=[64, 16],
+        digits=(16, 64),
+    )
     np.testing.assert_allclose(back.compute(), LINE, atol=1e-13)
     documented = fft.fft(x, order="transposed", rounds=[32, -1])
     np.testing.assert_allclose(fft.ifft(documented, order="transposed").compute(), LINE, atol=1e-13)

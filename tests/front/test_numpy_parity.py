@@ -149,7 +149,12 @@ def test_s_without_axes_or_with_none_warns_as_numpy_does(name, s, axes):
 def test_no_axes_give_the_array_itself(name, dtype):
     x = np.arange(12).reshape(3, 4).astype(dtype)
     expected = getattr(np.fft, name)(x, axes=())
-    transformed = getattr(fft, name)(da.from_array(x, chunks=2), s=(), axes=[], norm="ortho")
+    transformed = getattr(fft, name)(
+        da.from_array(x, chunks=2),
+        s=(),
+        axes=[],
+        norm="ortho",
+    )
     assert transformed.dtype == expected.dtype == x.dtype
     np.testing.assert_array_equal(transformed.compute(), expected)
 
@@ -196,7 +201,12 @@ THIN = [
 
 @pytest.mark.parametrize("name", [*ONE, "fftn", "rfftn", "irfftn"])
 @pytest.mark.parametrize(("shape", "chunks", "where"), THIN)
-def test_axes_of_no_entries_or_one(name, shape, chunks, where):
+def test_axes_of_no_entries_or_one(
+    name,
+    shape,
+    chunks,
+    where,
+):
     x = numbers(shape, "d" if name in REAL_IN else "D")
     if name.endswith("n"):
         renamed = {"n": "s", "axis": "axes"}
@@ -215,7 +225,15 @@ def test_axes_of_no_entries_or_one(name, shape, chunks, where):
     assert_same(ours(a, **where).compute(), expected)
 
 
-@pytest.mark.parametrize("x", [numbers((6, 8)), [1, 2, 3], ((1.0, 2.0), (3.0, 4.0)), range(5)])
+@pytest.mark.parametrize(
+    "x",
+    [
+        numbers((6, 8)),
+        [1, 2, 3],
+        ((1.0, 2.0), (3.0, 4.0)),
+        range(5),
+    ],
+)
 def test_array_likes_become_dask_arrays(x):
     result = fft.fft(x)
     assert isinstance(result, da.Array)

@@ -71,7 +71,13 @@ class Quantity:
     def __array__(self, dtype=None, copy=None):
         return np.asarray(self.magnitude, dtype)
 
-    def __array_function__(self, function, types, args, kwargs):
+    def __array_function__(
+        self,
+        function,
+        types,
+        args,
+        kwargs,
+    ):
         return NotImplemented
 
 

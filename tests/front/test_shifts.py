@@ -45,7 +45,15 @@ def test_shifts_take_every_type(dtype):
         assert result.compute().dtype == result.dtype == x.dtype
 
 
-@pytest.mark.parametrize("chunks", [(3, 2, 4, 1), (1, 0, 9), (10,), (1,) * 10])
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        (3, 2, 4, 1),
+        (1, 0, 9),
+        (10,),
+        (1,) * 10,
+    ],
+)
 def test_a_shift_is_one_task_a_block(chunks):
     x = np.arange(10)
     a = da.from_array(x, chunks=(chunks,))

@@ -17,7 +17,13 @@ CALLS = [
 
 @pytest.mark.parametrize("carrier", ["auto", "tasks"])
 @pytest.mark.parametrize(("kind", "shape", "chunks", "blocks"), CALLS)
-def test_one_block_for_each(carrier, kind, shape, chunks, blocks):
+def test_one_block_for_each(
+    carrier,
+    kind,
+    shape,
+    chunks,
+    blocks,
+):
     a = np.random.default_rng(3).standard_normal(shape)
     ours = getattr(fft, kind)
     x = da.from_array(a, chunks=chunks)
@@ -29,4 +35,9 @@ def test_one_block_for_each(carrier, kind, shape, chunks, blocks):
         assert sum("bigfft" in key[0] for key in dict(y.dask) if isinstance(key, tuple)) == blocks
         both = np.stack(dask.compute(y, preserved))
         wanted = getattr(np.fft, kind)(a)
-    np.testing.assert_allclose(both, [wanted, wanted], rtol=1e-12, atol=1e-11)
+    np.testing.assert_allclose(
+        both,
+        [wanted, wanted],
+        rtol=1e-12,
+        atol=1e-11,
+    )

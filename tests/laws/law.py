@@ -55,12 +55,23 @@ def call(case, x, **extra):
     """The lazy result of a case on a NumPy array."""
     array = da.from_array(x, chunks=case.chunks)
     function = getattr(dask_bigfft.fft, case.name)
-    return function(array, **case.arguments, **case.options, **extra)
+    return function(
+        array,
+        **case.arguments,
+        **case.options,
+        **extra,
+    )
 
 
 def plan(case, x, **extra):
     array = da.from_array(x, chunks=case.chunks)
-    return dask_bigfft.plan(array, case.name, **case.arguments, **case.options, **extra)
+    return dask_bigfft.plan(
+        array,
+        case.name,
+        **case.arguments,
+        **case.options,
+        **extra,
+    )
 
 
 def resized(x, length, axis):
@@ -70,7 +81,13 @@ def resized(x, length, axis):
     return np.moveaxis(np.pad(cropped, added), -1, axis)
 
 
-def exact_transform(name, x, lengths=None, axes=None, norm=None):
+def exact_transform(
+    name,
+    x,
+    lengths=None,
+    axes=None,
+    norm=None,
+):
     """A transform of the interface of `numpy.fft` in long double; the name's ending is ignored."""
     family = name.rstrip("2n")
     forward = name.rstrip("2n") in ("fft", "rfft", "hfft")
@@ -87,7 +104,12 @@ def exact_transform(name, x, lengths=None, axes=None, norm=None):
         n = given or (2 * (size - 1) if to_real and is_last else size)
         total *= n
         if to_real and is_last:
-            values = exact_irdft(resized(values, n // 2 + 1, axis), n, axis, sign)
+            values = exact_irdft(
+                resized(values, n // 2 + 1, axis),
+                n,
+                axis,
+                sign,
+            )
         else:
             values = exact_dft(resized(values, n, axis), axis, sign)
         if from_real and is_last:
@@ -98,12 +120,29 @@ def exact_transform(name, x, lengths=None, axes=None, norm=None):
 
 
 def exact(case, x):
-    return exact_transform(case.family, x, case.lengths, case.axes, case.norm)
+    return exact_transform(
+        case.family,
+        x,
+        case.lengths,
+        case.axes,
+        case.norm,
+    )
 
 
 def scipy_own(case, x):
     """SciPy's answer in the precision of the data."""
-    spec = TransformSpec("fftn", x.shape, x.dtype.str, "c2c", -1, "none", (), (), (), ())
+    spec = TransformSpec(
+        "fftn",
+        x.shape,
+        x.dtype.str,
+        "c2c",
+        -1,
+        "none",
+        (),
+        (),
+        (),
+        (),
+    )
     values = x.astype(spec.work_dtype if x.dtype.kind == "c" else spec.real_dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -112,12 +151,26 @@ def scipy_own(case, x):
 
 def full_spectrum(case, x):
     """The whole spectrum of a real forward transform, exactly and by SciPy."""
-    spectrum = exact_transform("fft", x, case.lengths, case.axes, case.norm)
+    spectrum = exact_transform(
+        "fft",
+        x,
+        case.lengths,
+        case.axes,
+        case.norm,
+    )
     work = np.float32 if x.dtype == np.float32 else np.float64
     return spectrum, scipy.fft.fftn(x.astype(work), **case.arguments)
 
 
-def reordered(values, axes, lengths, orders, *, real_axis=None, digits=None):
+def reordered(
+    values,
+    axes,
+    lengths,
+    orders,
+    *,
+    real_axis=None,
+    digits=None,
+):
     """A whole natural spectrum with some axes in transposed order, and half of the real one."""
     for axis, n, order in zip(axes, lengths, orders, strict=True):
         real = axis == real_axis
@@ -153,7 +206,12 @@ def amplification(case, x, expected):
     return float(np.hypot(1.0, np.linalg.norm(columns) * total**power / size))
 
 
-def assert_as_good_as_scipy(ours, own, expected, allowance=1.0):
+def assert_as_good_as_scipy(
+    ours,
+    own,
+    expected,
+    allowance=1.0,
+):
     """The law: relative L2 error at most 1.5 times SciPy's own, plus eps (times `allowance`)."""
     assert ours.shape == expected.shape
     assert ours.dtype == own.dtype

@@ -45,7 +45,12 @@ def check(case):
     assert (y.shape, y.dtype) == (transformed.shape, transformed.dtype)
     expected = exact(case, x)
     bound = allowance(plan(case, x)) * amplification(case, x, expected)
-    assert_as_good_as_scipy(transformed, scipy_own(case, x), expected, bound)
+    assert_as_good_as_scipy(
+        transformed,
+        scipy_own(case, x),
+        expected,
+        bound,
+    )
     np.testing.assert_array_equal(x, original)
 
 
@@ -56,7 +61,12 @@ def test_any_transform(tiles, case, floor):
 
 
 @given(case=cases(), floor=FLOORS, kernel=st.sampled_from(list(usable())))
-def test_any_kernel(tiles, case, floor, kernel):
+def test_any_kernel(
+    tiles,
+    case,
+    floor,
+    kernel,
+):
     assume(np.result_type(case.array.dtype, np.complex64) in get_library(kernel).dtypes)
     with planned_small(floor), dask.config.set({"bigfft.kernel": kernel}):
         check(case)
@@ -84,12 +94,27 @@ def check_transposed_result(case, wanted, digits=None):
         own = scipy_own(case, x)
     real_axis = case.axes[-1] if case.kind == "r2c" else None
     arguments = (case.axes, case.lengths, wanted)
-    expected = reordered(expected, *arguments, real_axis=real_axis, digits=digits)
-    own = reordered(own, *arguments, real_axis=real_axis, digits=digits)
+    expected = reordered(
+        expected,
+        *arguments,
+        real_axis=real_axis,
+        digits=digits,
+    )
+    own = reordered(
+        own,
+        *arguments,
+        real_axis=real_axis,
+        digits=digits,
+    )
     options = {"order": wanted, "digits": named_digits(case, wanted, digits)}
     spectrum = call(case, x, **options).compute()
     bound = allowance(plan(case, x, **options)) * amplification(case, x, expected)
-    assert_as_good_as_scipy(spectrum, own, expected, bound)
+    assert_as_good_as_scipy(
+        spectrum,
+        own,
+        expected,
+        bound,
+    )
 
 
 @given(data=st.data(), case=cases(families=("fft", "rfft", "hfft"), max_axes=3), floor=FLOORS)
@@ -129,16 +154,34 @@ def check_transposed_input(case, wanted, digits=None):
         whole = whole.astype(np.complex64 if case.dtype in ("f4", "c8") else np.complex128)
     else:
         whole = random_array(shape, case.dtype, case.seed)
-    fed = reordered(whole, case.axes, case.lengths, wanted, real_axis=real_axis, digits=digits)
+    fed = reordered(
+        whole,
+        case.axes,
+        case.lengths,
+        wanted,
+        real_axis=real_axis,
+        digits=digits,
+    )
     natural = ("natural",) * len(case.axes)
-    plain = reordered(whole, case.axes, case.lengths, natural, real_axis=real_axis)
+    plain = reordered(
+        whole,
+        case.axes,
+        case.lengths,
+        natural,
+        real_axis=real_axis,
+    )
     array = da.from_array(fed, chunks=tuple(min(5, n) for n in fed.shape))
     function = getattr(dask_bigfft.fft, case.name)
     options = case.arguments | case.options | {"order": wanted}
     options["digits"] = named_digits(case, wanted, digits)
     bound = allowance(dask_bigfft.plan(array, case.name, **options))
     restored = function(array, **options).compute()
-    assert_as_good_as_scipy(restored, scipy_own(case, plain), exact(case, plain), bound)
+    assert_as_good_as_scipy(
+        restored,
+        scipy_own(case, plain),
+        exact(case, plain),
+        bound,
+    )
 
 
 @given(
@@ -159,7 +202,13 @@ def test_named_rounds_of_inverses_of_transposed_order(data, case):
         check_transposed_input(case, wanted, digits)
 
 
-def partitions(factors_by_axis, real_axis, *, last, rounds):
+def partitions(
+    factors_by_axis,
+    real_axis,
+    *,
+    last,
+    rounds,
+):
     """Every way to put the factors of all axes, in order, into exactly `rounds` rounds."""
     choices = []
     for axis, factors in factors_by_axis.items():
@@ -212,7 +261,13 @@ def test_every_partition_of_a_split_real_axis(family, real_factors, others):
 @needs_extended
 @pytest.mark.parametrize(
     ("name", "n"),
-    [("fft", 262147), ("rfft", 262147), ("ifft", 2**17), ("rfft", 2**17), ("fft", 3**10 * 2)],
+    [
+        ("fft", 262147),
+        ("rfft", 262147),
+        ("ifft", 2**17),
+        ("rfft", 2**17),
+        ("fft", 3**10 * 2),
+    ],
 )
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_long_axes_against_long_double(name, n, dtype):

@@ -60,7 +60,12 @@ print(json.dumps([spent, busy() - before]))
 
 def test_no_task_starts_threads_of_blas():
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "4")
-    process = python("-c", PROGRAM, json.dumps(CASES), env=counts)
+    process = python(
+        "-c",
+        PROGRAM,
+        json.dumps(CASES),
+        env=counts,
+    )
     spent, control = json.loads(process.stdout)
     if not control:
         pytest.skip("BLAS has no threads that can be watched here")

@@ -70,7 +70,13 @@ def test_chunks_without_entries(name, rows, device):
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("shape", "chunks", "nbytes"), CASES)
-def test_every_kind_in_pieces(name, shape, chunks, nbytes, single):
+def test_every_kind_in_pieces(
+    name,
+    shape,
+    chunks,
+    nbytes,
+    single,
+):
     real = name in ("rfftn", "ihfftn")
     x = values(*shape, real=real, single=single)
     with split(), simulated_devices(nbytes, seed=len(shape), limits=SMALL) as (device,):
@@ -99,7 +105,14 @@ def test_every_kind_in_pieces(name, shape, chunks, nbytes, single):
         ("rfftn", (512, 1026), (256, 1026), 1 << 23, 2),
     ],
 )
-def test_crossings_of_the_bus(name, shape, chunks, nbytes, crossings, monkeypatch):
+def test_crossings_of_the_bus(
+    name,
+    shape,
+    chunks,
+    nbytes,
+    crossings,
+    monkeypatch,
+):
     monkeypatch.setattr("dask_bigfft.planner.plan.LEAST_BETWEEN", 1 << 20)
     x = values(*shape, real=name == "rfftn")
     off = dask.config.set({"bigfft.planner.small": 0})

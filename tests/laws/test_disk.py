@@ -48,12 +48,23 @@ def on_disk(tmp_path):
     ],
 )
 def test_blocks_that_are_put_together_as_shards_arrive(
-    on_disk, monkeypatch, kind, shape, chunks, options, verify
+    on_disk,
+    monkeypatch,
+    kind,
+    shape,
+    chunks,
+    options,
+    verify,
 ):
     """To the bit what is gathered when all are there, in shards a few at a time or one by one."""
     x = random_array(shape, "f4" if kind.startswith("rfft") else "c8", 3)
     a = da.from_array(x, chunks=chunks)
-    plan = dask_bigfft.plan(a, kind, verify=verify, **options)
+    plan = dask_bigfft.plan(
+        a,
+        kind,
+        verify=verify,
+        **options,
+    )
     expected = transformed_array(a, plan, "disk").compute()
     assert relative_l2(expected, getattr(fft, kind)(a, **options).compute()) < 1e-5
     incremental = replace(plan, assembles=True)

@@ -122,7 +122,12 @@ def whole(tmp_path_factory):
             cluster.close()
 
 
-def trapped(cluster, client, board, phase):
+def trapped(
+    cluster,
+    client,
+    board,
+    phase,
+):
     """Set the trap on all workers; return their processes."""
     filled(cluster, client)
     after = 0 if phase == "barrier" else 2
@@ -131,7 +136,13 @@ def trapped(cluster, client, board, phase):
     return pids
 
 
-def hit(board, cluster, fault, victim, rest):
+def hit(
+    board,
+    cluster,
+    fault,
+    victim,
+    rest,
+):
     """Let a fault hit the victim, now that a worker has come to the phase."""
     workers = {process.pid for process in cluster.alive}
     who = board.wait()
@@ -150,7 +161,14 @@ def hit(board, cluster, fault, victim, rest):
 
 
 @pytest.mark.parametrize(("carrier", "phase", "fault", "victim"), cases("p2p", "tasks", "disk"))
-def test_the_result_is_right(whole, carrier, phase, fault, victim, tmp_path):
+def test_the_result_is_right(
+    whole,
+    carrier,
+    phase,
+    fault,
+    victim,
+    tmp_path,
+):
     seed = zlib.crc32(f"{carrier} {phase} {fault} {victim}".encode())  # data, and so tasks, anew
     a = np.random.default_rng(seed).standard_normal(16 * 512)
     folder = tmp_path / "scratch"
@@ -191,7 +209,13 @@ def undisturbed(tmp_path_factory):
 
 @pytest.mark.parametrize(("carrier", "phase", "fault", "victim"), cases("files"))
 def test_the_result_of_a_run_is_the_same_to_the_bit(
-    whole, undisturbed, carrier, phase, fault, victim, tmp_path
+    whole,
+    undisturbed,
+    carrier,
+    phase,
+    fault,
+    victim,
+    tmp_path,
 ):
     """At once, or after another run has gone on where one stopped."""
     cluster = whole()
@@ -203,9 +227,21 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
         trapped(cluster, client, board, phase)
     said = tmp_path / "said"
     run = started(
-        run_on, cluster.file, str(said), undisturbed / "in.zarr", out, **requested, settings=FLOOR
+        run_on,
+        cluster.file,
+        str(said),
+        undisturbed / "in.zarr",
+        out,
+        **requested,
+        settings=FLOOR,
     )
-    hit(board, cluster, fault, victim, {"scheduler": cluster.scheduler.pid, "client": run.pid})
+    hit(
+        board,
+        cluster,
+        fault,
+        victim,
+        {"scheduler": cluster.scheduler.pid, "client": run.pid},
+    )
     run.join(LONGEST)
     assert run.exitcode is not None
     if fault == "killed" and victim in REST:
@@ -218,7 +254,12 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
             Client(scheduler_file=whole().file, timeout=LONGEST) as client,
         ):
             filled(whole(), client)
-            dask_bigfft.run(undisturbed / "in.zarr", out, **requested, resume=True)
+            dask_bigfft.run(
+                undisturbed / "in.zarr",
+                out,
+                **requested,
+                resume=True,
+            )
     else:
         assert run.exitcode == 0, said.read_text()
     assert files(out) == files(undisturbed / "out.zarr")
@@ -247,15 +288,31 @@ def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, tmp_path):
         Client(scheduler_file=cluster.file, timeout=LONGEST) as client,
     ):
         trapped(cluster, client, board, phase)
-        run = thread.submit(dask_bigfft.run, undisturbed / "in.zarr", out, **requested)
-        hit(board, cluster, "killed", "scheduler", {"scheduler": cluster.scheduler.pid})
+        run = thread.submit(
+            dask_bigfft.run,
+            undisturbed / "in.zarr",
+            out,
+            **requested,
+        )
+        hit(
+            board,
+            cluster,
+            "killed",
+            "scheduler",
+            {"scheduler": cluster.scheduler.pid},
+        )
         cluster.restart_scheduler()
         with pytest.raises(Exception, match=r"(?i)scheduler"):
             run.result(timeout=60)
         assert not out.exists()
         assert (tmp_path / "scratch/run.json").exists()
         filled(cluster, client)
-        dask_bigfft.run(undisturbed / "in.zarr", out, **requested, resume=True)
+        dask_bigfft.run(
+            undisturbed / "in.zarr",
+            out,
+            **requested,
+            resume=True,
+        )
     assert files(out) == files(undisturbed / "out.zarr")
     assert contents(undisturbed / "in.zarr") == source
     assert not (tmp_path / "scratch").exists()

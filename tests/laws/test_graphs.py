@@ -120,7 +120,14 @@ def test_slices(built):
 def test_several_results(built):
     y, expected = built
     other, theirs = one_axis()
-    results = dask.compute(y, other, y.sum(), abs(y) ** 2, y[..., :1], scheduler="threads")
+    results = dask.compute(
+        y,
+        other,
+        y.sum(),
+        abs(y) ** 2,
+        y[..., :1],
+        scheduler="threads",
+    )
     assert right(results[0], expected)
     assert right(results[1], theirs)
     assert relative_l2(results[3], abs(expected) ** 2) < 1e-5
@@ -215,6 +222,11 @@ def test_chained(carrier, scheduler):
         spectrum = fft.fftn(fft.fft(array, axis=0) * 2, axes=(1, 0))
         back = fft.ifft(fft.ifftn(spectrum, axes=(0, 1)), axis=0) / 2
         real = fft.irfft(fft.rfft(array.real, axis=0), n=24, axis=0)
-    computed = dask.compute(back, real, spectrum, scheduler=scheduler)
+    computed = dask.compute(
+        back,
+        real,
+        spectrum,
+        scheduler=scheduler,
+    )
     assert relative_l2(computed[0], x) < 2e-15
     assert relative_l2(computed[1], x.real) < 2e-15

@@ -111,7 +111,15 @@ def calls(folder):
         (dask_bigfft.plan, arguments(dask_bigfft.plan, EXTRAS)),
         (dask_bigfft.run, arguments(dask_bigfft.run, EXTRAS, overwrite=True)),
         (dask_bigfft.report, {"y": X}),
-        (dask_bigfft.calibrate, {"client": "no", "path": None, "nbytes": 0, "repeat": 3}),
+        (
+            dask_bigfft.calibrate,
+            {
+                "client": "no",
+                "path": None,
+                "nbytes": 0,
+                "repeat": 3,
+            },
+        ),
     ]
     return cases
 
@@ -122,7 +130,12 @@ def _is_named(name, text):
     return quoted or (name not in ("a", "n", "s") and re.search(rf"\b{name}\b", text))
 
 
-def outcome(function, base, name, value):
+def outcome(
+    function,
+    base,
+    name,
+    value,
+):
     """What is wrong with the answer to a hostile argument; None where nothing is."""
     started = time.perf_counter()
     try:

@@ -65,7 +65,14 @@ def cpu_threads_wait(monkeypatch, ready):
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("shape", "chunks", "nbytes"), CASES)
-def test_every_kind(monkeypatch, name, shape, chunks, nbytes, single):
+def test_every_kind(
+    monkeypatch,
+    name,
+    shape,
+    chunks,
+    nbytes,
+    single,
+):
     real = name in ("rfftn", "ihfftn")
     x = values(*shape, real=real, single=single)
     source = x.copy()
@@ -96,7 +103,12 @@ def test_every_kind(monkeypatch, name, shape, chunks, nbytes, single):
         ("hfft", (257,), (33,), SMALL),
     ],
 )
-def test_blocks_that_are_read_or_done_in_other_ways(name, shape, chunks, limits):
+def test_blocks_that_are_read_or_done_in_other_ways(
+    name,
+    shape,
+    chunks,
+    limits,
+):
     x = values(*shape)
     with split(), simulated_devices(1 << 14, limits=limits):
         transformed = getattr(fft, name)(da.from_array(x, chunks), device="hybrid").compute()
@@ -122,7 +134,12 @@ class Failing(SimulatedGPU):
         (work_sharing.CPUExecutor, "transform", OSError("no such library")),
     ],
 )
-def test_an_error_of_either_is_one_of_the_task(monkeypatch, place, name, error):
+def test_an_error_of_either_is_one_of_the_task(
+    monkeypatch,
+    place,
+    name,
+    error,
+):
     def broken(*arguments, **options):
         raise error
 
@@ -148,7 +165,13 @@ def test_many_tasks_share_devices_one_of_which_runs_out_of_memory(monkeypatch, s
 
 
 #: Speeds of a machine, of which a test alters those of the threads or of the device.
-LIBRARY = LibrarySpeeds("ducc0", "complex128", 2e9, 2e9, supports_out=True)
+LIBRARY = LibrarySpeeds(
+    "ducc0",
+    "complex128",
+    2e9,
+    2e9,
+    supports_out=True,
+)
 EVEN = Profile(
     name="even",
     threads=4,
@@ -163,7 +186,12 @@ SLOW_DEVICE = replace(EVEN, devices=(DeviceProfile(h2d=2e6, d2h=2e6),))
 
 
 @contextlib.contextmanager
-def speeds(tmp_path, profile, gain=1.1, nbytes=1 << 30):
+def speeds(
+    tmp_path,
+    profile,
+    gain=1.1,
+    nbytes=1 << 30,
+):
     """Plans are made with a profile, for four threads and a device."""
     path = tmp_path / "speeds.json"
     path.write_text(profile.to_json())
@@ -180,10 +208,19 @@ def alike(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("shape", "chunks", "passes"), [((96, 64), (24, 64), 1), ((24, 64, 64), (24, 64, 64), 2)]
+    ("shape", "chunks", "passes"),
+    [
+        ((96, 64), (24, 64), 1),
+        ((24, 64, 64), (24, 64, 64), 2),
+    ],
 )
 @pytest.mark.parametrize("share", [0, 0.3, 0.75, 1])
-def test_a_share_set_by_hand_is_that_of_the_rows_of_each_block(shape, chunks, passes, share):
+def test_a_share_set_by_hand_is_that_of_the_rows_of_each_block(
+    shape,
+    chunks,
+    passes,
+    share,
+):
     """Tasks wait for a device that others use. A plane takes several passes."""
     x = values(*shape)
     array = da.from_array(x, chunks)
@@ -263,7 +300,13 @@ def test_whole_transforms_beside_a_slow_bus_are_shared(tmp_path):
     library = replace(LIBRARY, large_flops=2.1e9)
     array = da.zeros((16384, 16384), chunks=(1024, 16384), dtype="c16")
     for device, nbytes, gain in ((slow, 1 << 30, 1.2), (DeviceProfile(), 1 << 34, 1)):
-        profile = replace(EVEN, threads=16, copy=4.4e9, libraries=(library,), devices=(device,))
+        profile = replace(
+            EVEN,
+            threads=16,
+            copy=4.4e9,
+            libraries=(library,),
+            devices=(device,),
+        )
         with speeds(tmp_path, profile, nbytes=nbytes), dask.config.set(num_workers=8):
             alone, both = (plan(array, "fft2", kernel="ducc0", device=d) for d in ("gpu", "hybrid"))
         assert both.device == ("gpu" if gain == 1 else "hybrid")
@@ -304,15 +347,28 @@ def test_the_share_of_a_plan_lets_all_end_together(tmp_path, factor):
 
 @pytest.mark.parametrize(
     ("nbytes", "who", "percent", "name"),
-    [(1 << 19, "round_device", 100, "fft2"), (1 << 8, "round_cpu", 0, "ifft2")],
+    [
+        (1 << 19, "round_device", 100, "fft2"),
+        (1 << 8, "round_cpu", 0, "ifft2"),
+    ],
 )
-def test_what_one_kind_does_alone_is_forecast_as_its_share(nbytes, who, percent, name):
+def test_what_one_kind_does_alone_is_forecast_as_its_share(
+    nbytes,
+    who,
+    percent,
+    name,
+):
     """Of one block that takes several crossings, and of one that no card has room for."""
     x = values(256, 256)
     with simulated_devices(nbytes, limits=SMALL):
         array = da.from_array(x, (256, 256))
         lazy = getattr(fft, name)(array, device="hybrid", kernel="scipy")
-        (share,) = plan(array, name, device="hybrid", kernel="scipy").shares
+        (share,) = plan(
+            array,
+            name,
+            device="hybrid",
+            kernel="scipy",
+        ).shares
         transformed, nbytes_of = computed(lazy)
         told = str(report(lazy))
     assert_close(transformed, getattr(scipy.fft, name)(x))

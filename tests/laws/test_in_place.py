@@ -48,7 +48,13 @@ def reference(kind, a, extras):
 
 @pytest.mark.parametrize("kernel", usable())
 @pytest.mark.parametrize(("kind", "shape", "chunks", "extras"), CASES)
-def test_the_answers_are_right_and_the_input_stays(kernel, kind, shape, chunks, extras):
+def test_the_answers_are_right_and_the_input_stays(
+    kernel,
+    kind,
+    shape,
+    chunks,
+    extras,
+):
     for dtype, threads in (("c16", 2), ("c8", 2), ("c16", 1)):
         a = data(kind, shape, dtype)
         original = a.copy()
@@ -76,10 +82,18 @@ CHUNKED = [
 @pytest.mark.parametrize("wanted", [True, False])
 @pytest.mark.parametrize(("kind", "shape", "chunks", "verify"), CHUNKED)
 def test_fresh_memory_is_faulted_in_by_all_threads_and_no_more_than_forecast(
-    kind, shape, chunks, verify, wanted
+    kind,
+    shape,
+    chunks,
+    verify,
+    wanted,
 ):
     """Before anybody writes there: each event says how much, and for which round."""
-    settings = {"bigfft.memory.prefault": wanted, "bigfft.verify": verify, "num_workers": 2}
+    settings = {
+        "bigfft.memory.prefault": wanted,
+        "bigfft.verify": verify,
+        "num_workers": 2,
+    }
     with dask.config.set(settings, scheduler="threads"):
         x = da.from_array(data(kind, shape), chunks=chunks)
         forecast = dask_bigfft.plan(x, kind).expected

@@ -78,7 +78,13 @@ def indices_in(layout, block, stage):
     return indices
 
 
-def after_round(run, number, block, known, filters=None):
+def after_round(
+    run,
+    number,
+    block,
+    known,
+    filters=None,
+):
     """A block after an exchange and its round, if all unknown source blocks are zero."""
     layout = run.exchange(number).source
     zeros = functools.cache(lambda shape: np.broadcast_to(0j, shape))
@@ -87,7 +93,12 @@ def after_round(run, number, block, known, filters=None):
         values = known.get(index)
         return zeros(layout.shape(index)) if values is None else values
 
-    return run.finish(number, block, lambda: run.view(number, block, source_of), filters or {})
+    return run.finish(
+        number,
+        block,
+        lambda: run.view(number, block, source_of),
+        filters or {},
+    )
 
 
 def impulse(run, element):
@@ -105,7 +116,13 @@ def first_round(run, element):
     return {block: after_round(run, 0, block, impulse(run, element))}
 
 
-def sampled(run, number, known, blocks=4, outputs=5):
+def sampled(
+    run,
+    number,
+    known,
+    blocks=4,
+    outputs=5,
+):
     """Some indices of the result with their values: blocks of a last round, drawn and far ones."""
     target = run.plan.rounds[number].target
     stage = max(digit.stage for group in target.axes[0].groups for digit in group.digits)

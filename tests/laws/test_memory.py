@@ -168,7 +168,13 @@ def measured(program, *arguments, cgroups=True):
     ],
 )
 def test_problems_of_benchmarks(tmp_path, problem, scale):
-    peak, figures = measured(RUN, json.dumps(problem), scale, "", tmp_path)
+    peak, figures = measured(
+        RUN,
+        json.dumps(problem),
+        scale,
+        "",
+        tmp_path,
+    )
     assert figures["storage"] == "memory"
     assert figures["tight"] == figures["peak"]  # a budget of just the forecast holds the same plan
     assert peak.nbytes <= figures["peak"] + OBJECTS
@@ -186,7 +192,13 @@ def test_problems_of_benchmarks(tmp_path, problem, scale):
 def test_transforms_in_one_block(tmp_path, monkeypatch, problem):
     """The result of the only task is counted once, and one line takes one thread of a library."""
     monkeypatch.setenv("DASK_BIGFFT__PLANNER__SMALL", "64 MiB")
-    peak, figures = measured(RUN, json.dumps(problem), 1, "", tmp_path)
+    peak, figures = measured(
+        RUN,
+        json.dumps(problem),
+        1,
+        "",
+        tmp_path,
+    )
     assert figures["blocks"] == 1
     assert peak.nbytes <= figures["peak"] + OBJECTS
     assert peak.nbytes >= 0.7 * figures["peak"]
@@ -215,7 +227,14 @@ def arena_peak(monkeypatch, kind, shape, chunks, dtype, settings, **options):
 
     with (
         Prompt(2) as pool,
-        dask.config.set({"scheduler": "threads", "num_workers": 2, "pool": pool, **settings}),
+        dask.config.set(
+            {
+                "scheduler": "threads",
+                "num_workers": 2,
+                "pool": pool,
+                **settings,
+            }
+        ),
     ):
         x = da.map_blocks(
             lent_block,
@@ -246,11 +265,23 @@ def arena_peak(monkeypatch, kind, shape, chunks, dtype, settings, **options):
     ],
 )
 def test_every_scheme_holds_no_more_blocks_than_forecast(
-    monkeypatch, kind, shape, chunks, dtype, together
+    monkeypatch,
+    kind,
+    shape,
+    chunks,
+    dtype,
+    together,
 ):
     """Common memory is made of whole pages of 2 MiB where it is large."""
     settings = {"bigfft.exchange.in-place": together}
-    peak, plan, result = arena_peak(monkeypatch, kind, shape, chunks, dtype, settings)
+    peak, plan, result = arena_peak(
+        monkeypatch,
+        kind,
+        shape,
+        chunks,
+        dtype,
+        settings,
+    )
     assert plan.storage == "memory"
     assert result.nbytes <= peak <= plan.expected.peak_host + PAGE
 
@@ -265,7 +296,12 @@ def test_every_scheme_holds_no_more_blocks_than_forecast(
     ],
 )
 def test_checked_rounds_hold_no_more_blocks_than_forecast(
-    monkeypatch, kind, shape, chunks, options, mode
+    monkeypatch,
+    kind,
+    shape,
+    chunks,
+    options,
+    mode,
 ):
     """With a fault, too: a tile is repeated with a copy of its values."""
     settings = {"bigfft.planner.whole-axis-floor": 1}
@@ -274,7 +310,14 @@ def test_checked_rounds_hold_no_more_blocks_than_forecast(
         when = Times(faults, after=20)
         damaged(monkeypatch, damage, when)
         peak, plan, result = arena_peak(
-            monkeypatch, kind, shape, chunks, "c16", settings, verify=mode, **options
+            monkeypatch,
+            kind,
+            shape,
+            chunks,
+            "c16",
+            settings,
+            verify=mode,
+            **options,
         )
         assert plan.storage == "memory"
         assert when.left < 0
@@ -287,7 +330,12 @@ def test_more_than_the_budget_goes_through_files(tmp_path, monkeypatch, piece):
     """Without a cgroup, which would count the files; in blocks as they come, or larger."""
     monkeypatch.setenv("DASK_BIGFFT__SCRATCH__MIN_WRITE", piece)
     peak, figures = measured(
-        RUN, json.dumps(["fft", [2**24], "c16", 64]), 1 / 2, "40 MiB", tmp_path, cgroups=False
+        RUN,
+        json.dumps(["fft", [2**24], "c16", 64]),
+        1 / 2,
+        "40 MiB",
+        tmp_path,
+        cgroups=False,
     )
     assert figures["storage"] == "disk"
     assert figures["merged"] == (piece != "0")
@@ -298,17 +346,51 @@ def test_more_than_the_budget_goes_through_files(tmp_path, monkeypatch, piece):
 
 def job(kind, size, **more):
     """What `RUN_FILE` is told to do."""
-    return {"kind": kind, "kernel": "scipy", "size": size, "compressors": None, **more}
+    return {
+        "kind": kind,
+        "kernel": "scipy",
+        "size": size,
+        "compressors": None,
+        **more,
+    }
 
 
 #: Lines of 8 MiB, two to a block, of which libraries copy one or more.
-ROWS = job("fft", 2**23, chunk=2**20, block_size=2**24)
-SLABS = job("fftn", 256, inner=[256, 256], fewer=3, small=2**22, block_size=2**23, threads=2)
+ROWS = job(
+    "fft",
+    2**23,
+    chunk=2**20,
+    block_size=2**24,
+)
+SLABS = job(
+    "fftn",
+    256,
+    inner=[256, 256],
+    fewer=3,
+    small=2**22,
+    block_size=2**23,
+    threads=2,
+)
 SLABS |= {"compressors": "auto"}
-LINE = job("fft", 2**24, chunk=2**18, threads=2, memory_limit=120 * MIB)
-PACKED = SLABS | {"size": 128, "chunk": 8, "packed": True, "memory_limit": 200 * MIB}
+LINE = job(
+    "fft",
+    2**24,
+    chunk=2**18,
+    threads=2,
+    memory_limit=120 * MIB,
+)
+PACKED = SLABS | {
+    "size": 128,
+    "chunk": 8,
+    "packed": True,
+    "memory_limit": 200 * MIB,
+}
 ZSTD = {"name": "zstd", "configuration": {"level": 12}}
-THIN = {"rows": True, "local": True, "merges": False}
+THIN = {
+    "rows": True,
+    "local": True,
+    "merges": False,
+}
 
 
 def stored(job, least=0.5, piece=0, **says):
@@ -355,13 +437,30 @@ STORED = {
     # Results are compressed as zarr does, if nothing else is said here.
     "written as it is": stored(LINE | {"size": 2**23, "result": None}),
     "written in chunks that are cut at the end": stored(
-        SLABS | {"size": 128, "chunk": 16, "compressors": None, "chunks": (20, 256, 256)}, 0.4
+        SLABS
+        | {
+            "size": 128,
+            "chunk": 16,
+            "compressors": None,
+            "chunks": (20, 256, 256),
+        },
+        0.4,
     ),
     "written by several codecs": stored(
-        LINE | {"size": 2**23, "result": [ZSTD, {"name": "crc32c"}], "memory_limit": 300 * MIB}
+        LINE
+        | {
+            "size": 2**23,
+            "result": [ZSTD, {"name": "crc32c"}],
+            "memory_limit": 300 * MIB,
+        }
     ),
     "written in shards": stored(
-        LINE | {"size": 2**23, "inner_chunks": (2**12,), "memory_limit": 300 * MIB}
+        LINE
+        | {
+            "size": 2**23,
+            "inner_chunks": (2**12,),
+            "memory_limit": 300 * MIB,
+        }
     ),
 }
 
@@ -377,7 +476,12 @@ def test_stored_arrays(tmp_path, monkeypatch, case):
         pytest.skip("not installed")
     if piece:
         monkeypatch.setenv("DASK_BIGFFT__SCRATCH__MIN_WRITE", str(piece))
-    peak, figures = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
+    peak, figures = measured(
+        RUN_FILE,
+        tmp_path,
+        json.dumps(job),
+        cgroups=False,
+    )
     for name, wanted in says.items():
         value = bool(figures[name]) if isinstance(wanted, bool) else figures[name]
         assert value == wanted, name

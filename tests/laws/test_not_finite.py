@@ -26,7 +26,12 @@ def data(kind, value):
 @pytest.mark.parametrize("carrier", ["shared", "disk"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_rows_that_are_finite_stay_so(kind, value, carrier, tmp_path_factory):
+def test_rows_that_are_finite_stay_so(
+    kind,
+    value,
+    carrier,
+    tmp_path_factory,
+):
     """Along an axis that is split, where an exchange could bring them to other rows."""
     x = data(kind, value)
     options = {

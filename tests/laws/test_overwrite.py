@@ -23,7 +23,12 @@ def owned(values):
     """A dask array of one block, which is the NumPy array itself."""
     name = f"owned-{id(values)}"
     chunks = tuple((n,) for n in values.shape)
-    return da.Array({(name, *(0,) * values.ndim): values}, name, chunks, dtype=values.dtype)
+    return da.Array(
+        {(name, *(0,) * values.ndim): values},
+        name,
+        chunks,
+        dtype=values.dtype,
+    )
 
 
 def values(*shape):
@@ -66,7 +71,13 @@ def test_by_default_and_where_it_cannot_be_the_input_stays(device):
 
 
 @pytest.mark.parametrize(
-    ("shape", "beside"), [((512, 512), 2), ((64, 48, 90), 2), ((1 << 20,), 1), ((1 << 14, 4, 4), 2)]
+    ("shape", "beside"),
+    [
+        ((512, 512), 2),
+        ((64, 48, 90), 2),
+        ((1 << 20,), 1),
+        ((1 << 14, 4, 4), 2),
+    ],
 )
 def test_near_in_place(shape, beside):
     """Lee and Kim: data larger than the device in the memory of the data and the ring.
@@ -136,7 +147,12 @@ def test_many_blocks_are_transformed_in_their_own_memory(case, nbytes):
     a, blocks = owned_blocks(x, rows)
     with simulated_devices(nbytes, limits=LIMITS, seed=nbytes):
         expected = getattr(fft, name)(da.from_array(x, a.chunks), device="cpu", **keywords)
-        lazy = getattr(fft, name)(a, overwrite_x=True, device="gpu", **keywords)
+        lazy = getattr(fft, name)(
+            a,
+            overwrite_x=True,
+            device="gpu",
+            **keywords,
+        )
         (persisted,) = dask.persist(lazy)
         assert persisted.chunks == a.chunks
         np.testing.assert_allclose(persisted.compute(), expected.compute(), atol=1e-11)
@@ -154,17 +170,33 @@ def test_a_memory_limit_counts_what_overwriting_needs():
         assert inside.expected.peak_host < 0.7 * beside.expected.peak_host
         limit = int(1.1 * inside.expected.peak_host)
         assert plan(a, "fftn", device="gpu", memory_limit=limit).storage == "disk"
-        lazy = fft.fftn(a, device="gpu", overwrite_x=True, memory_limit=limit)
+        lazy = fft.fftn(
+            a,
+            device="gpu",
+            overwrite_x=True,
+            memory_limit=limit,
+        )
         (persisted,) = dask.persist(lazy)
         assert np.shares_memory(persisted.to_delayed().ravel()[0].compute(), blocks[0])
         np.testing.assert_allclose(persisted.compute(), scipy.fft.fftn(x), atol=1e-9)
         too_little = int(0.8 * inside.expected.peak_host)
-        limited_plan = plan(a, "fftn", device="gpu", overwrite_x=True, memory_limit=too_little)
+        limited_plan = plan(
+            a,
+            "fftn",
+            device="gpu",
+            overwrite_x=True,
+            memory_limit=too_little,
+        )
         assert (limited_plan.storage, limited_plan.inside) == ("disk", False)
 
 
 @pytest.mark.parametrize(
-    ("shape", "device"), [((64, 64, 128), "cpu"), ((64, 64, 128), "gpu"), ((1 << 19,), "gpu")]
+    ("shape", "device"),
+    [
+        ((64, 64, 128), "cpu"),
+        ((64, 64, 128), "gpu"),
+        ((1 << 19,), "gpu"),
+    ],
 )
 def test_one_block_needs_little_more_than_itself(shape, device):
     x = values(*shape)
@@ -196,7 +228,13 @@ def test_large_blocks_are_forecast_near_in_place():
             a = da.zeros((8, gib << 26), chunks=(1, -1), dtype="c16")
             for axes in ((1,), (0, 1)):
                 keywords = {"axes": axes, "memory_limit": f"{9 * gib} GiB"}
-                gpu_plan = plan(a, "fftn", device="gpu", overwrite_x=True, **keywords)
+                gpu_plan = plan(
+                    a,
+                    "fftn",
+                    device="gpu",
+                    overwrite_x=True,
+                    **keywords,
+                )
                 assert gpu_plan.expected.peak_host < 1.01 * a.nbytes
 
 
@@ -208,7 +246,12 @@ def test_many_blocks_that_are_not_ours_stay(rows):
         block.flags.writeable = False
     with simulated_devices(1 << 16, limits=LIMITS):
         double = fft.fft2(a, overwrite_x=True, device="gpu").compute()
-        columns = fft.fft2(a, overwrite_x=True, device="gpu", chunks=(64, 16)).compute()
+        columns = fft.fft2(
+            a,
+            overwrite_x=True,
+            device="gpu",
+            chunks=(64, 16),
+        ).compute()
         single = fft.fft2(a.astype("c8"), overwrite_x=True, device="gpu").compute()
     np.testing.assert_array_equal(np.concatenate(blocks), x)
     for spectrum in (double, columns, single):

@@ -65,7 +65,13 @@ any_case = st.one_of(cases(), round_cases())
     in_place=st.booleans(),
     split=st.booleans(),
 )
-def test_prices_count_the_copies_of_the_loop(tiles, case, kernel, in_place, split):
+def test_prices_count_the_copies_of_the_loop(
+    tiles,
+    case,
+    kernel,
+    in_place,
+    split,
+):
     """What libraries read in place, and what they write to the result, costs no copy."""
     array = case.array
     shared = dask.config.set({"bigfft.exchange.in-place": in_place})

@@ -41,7 +41,14 @@ def convolved(a, b):
     floor=st.sampled_from([1, 4 << 20]),
     dtype=st.sampled_from(["f8", "f4"]),
 )
-def test_products_of_spectra_in_transposed_order(data, shape, plans, real, floor, dtype):
+def test_products_of_spectra_in_transposed_order(
+    data,
+    shape,
+    plans,
+    real,
+    floor,
+    dtype,
+):
     dtype = dtype if real else {"f8": "c16", "f4": "c8"}[dtype]
     a = random_array(shape, dtype, 1)
     b = random_array(shape, dtype, 2)
@@ -54,7 +61,13 @@ def test_products_of_spectra_in_transposed_order(data, shape, plans, real, floor
             forward(x, axes=axes, order="transposed", **options)
             for x, options in zip((first, second), plans, strict=False)
         ]
-        y = inverse(spectra[0] * spectra[1], s=shape, axes=axes, order="transposed", **plans[2])
+        y = inverse(
+            spectra[0] * spectra[1],
+            s=shape,
+            axes=axes,
+            order="transposed",
+            **plans[2],
+        )
         product = y.compute()
     expected = convolved(a, b)
     assert product.dtype == dtype
@@ -82,7 +95,12 @@ def exchanges_of_a_product(shape, chunks, order):
         ((512, 512, 512), (32, 512, 512), 2, 2),
     ],
 )
-def test_exchanges_of_a_product(shape, chunks, natural, transposed):
+def test_exchanges_of_a_product(
+    shape,
+    chunks,
+    natural,
+    transposed,
+):
     """1D: four where natural order takes six; slabs: two, back in the chunks they came in."""
     for order, count in [("natural", natural), ("transposed", transposed)]:
         exchanges, before, after = exchanges_of_a_product(shape, chunks, order)

@@ -39,7 +39,12 @@ def test_scheme(scheme, variant):
     x = da.from_array(a, chunks=chunks)
     y = fft.fftn(x, rounds=rounds, variant=variant)
     assert relative_l2(y.compute(), scipy.fft.fftn(a)) < 1e-15
-    plan = dask_bigfft.plan(x, "fftn", rounds=rounds, variant=variant)
+    plan = dask_bigfft.plan(
+        x,
+        "fftn",
+        rounds=rounds,
+        variant=variant,
+    )
     assert [sorted(s.axis for s in r.steps) for r in plan.rounds] == [sorted(r) for r in rounds]
     back = fft.ifftn(y, rounds=rounds, variant=variant)
     assert relative_l2(back.compute(), a) < 1e-15

@@ -28,9 +28,19 @@ CASES = [
 ]
 
 
-def computed(x, chunks, kind, extras, in_place):
+def computed(
+    x,
+    chunks,
+    kind,
+    extras,
+    in_place,
+):
     """The result with or without shared buffers, and the exchanges that have them."""
-    settings = {"bigfft.exchange.in-place": in_place, "scheduler": "threads", "num_workers": 2}
+    settings = {
+        "bigfft.exchange.in-place": in_place,
+        "scheduler": "threads",
+        "num_workers": 2,
+    }
     with dask.config.set(settings):
         lazy = getattr(fft, kind)(da.from_array(x, chunks=chunks), **extras)
         names = task_names(lazy)
@@ -42,12 +52,21 @@ def computed(x, chunks, kind, extras, in_place):
 
 @pytest.mark.parametrize(("shape", "chunks", "kind", "extras", "expected"), CASES)
 def test_blocks_find_in_a_shared_buffer_what_a_gather_would_bring(
-    shape, chunks, kind, extras, expected
+    shape,
+    chunks,
+    kind,
+    extras,
+    expected,
 ):
     x = random_array(shape, "f8" if kind[0] == "r" else "c16", 1)
     in_place, shared = computed(x, chunks, kind, extras, True)
     gathered, none = computed(x, chunks, kind, extras, False)
     # A library may join lines in another order where the strides differ: SciPy 1.18 does.
-    np.testing.assert_allclose(in_place, gathered, rtol=0, atol=1e-14 * np.abs(gathered).max())
+    np.testing.assert_allclose(
+        in_place,
+        gathered,
+        rtol=0,
+        atol=1e-14 * np.abs(gathered).max(),
+    )
     assert shared == expected or expected is None
     assert not none

@@ -59,7 +59,13 @@ def broken(answer):
 
 @pytest.mark.parametrize("mode", ["energy", "checksum"])
 @pytest.mark.parametrize(("after", "inside"), [(3, False), (66, True), (101, True)])
-def test_what_is_wrong_twice_is_not_tried_again_in_place(monkeypatch, again, mode, after, inside):
+def test_what_is_wrong_twice_is_not_tried_again_in_place(
+    monkeypatch,
+    again,
+    mode,
+    after,
+    inside,
+):
     """A round whose source stays is; one in common memory has stored the tiles before."""
     a = values(4096)
     x = da.from_array(a, chunks=256)
@@ -79,10 +85,20 @@ def test_what_is_wrong_twice_is_not_tried_again_in_place(monkeypatch, again, mod
 @pytest.mark.parametrize("carrier", ["auto", "shared"])
 @pytest.mark.parametrize(
     ("shape", "chunks", "after"),
-    [((4096,), 256, 3), ((4096,), 256, 101), ((64, 64), (16, 64), 5), ((64, 64), (16, 64), 17)],
+    [
+        ((4096,), 256, 3),
+        ((4096,), 256, 101),
+        ((64, 64), (16, 64), 5),
+        ((64, 64), (16, 64), 17),
+    ],
 )
 def test_what_is_verified_is_not_worked_on_in_place_on_workers(
-    monkeypatch, client, carrier, shape, chunks, after
+    monkeypatch,
+    client,
+    carrier,
+    shape,
+    chunks,
+    after,
 ):
     a = values(*shape) + after
     damaged(monkeypatch, DAMAGES["exponent bit"], when := Times(2, after))

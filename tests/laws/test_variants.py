@@ -20,7 +20,14 @@ VARIANTS = ["dif", "dit", "stockham", "pease"]
 def planned(n, variant, order):
     digits = LONG[n] if order == "transposed" else None
     x = da.zeros(n, chunks=n // 16, dtype=complex)
-    return plan(x, "fft", rounds=LONG[n], variant=variant, order=order, digits=digits)
+    return plan(
+        x,
+        "fft",
+        rounds=LONG[n],
+        variant=variant,
+        order=order,
+        digits=digits,
+    )
 
 
 def waiting(layout, stage):
@@ -36,10 +43,19 @@ def is_reversed(strides):
 
 @pytest.mark.parametrize(
     ("variant", "at_input", "at_output"),
-    [("dif", False, True), ("dit", True, False), ("stockham", False, False)],
+    [
+        ("dif", False, True),
+        ("dit", True, False),
+        ("stockham", False, False),
+    ],
 )
 @pytest.mark.parametrize("n", LONG)
-def test_where_digits_are_reversed(n, variant, at_input, at_output):
+def test_where_digits_are_reversed(
+    n,
+    variant,
+    at_input,
+    at_output,
+):
     variant_plan = planned(n, variant, "natural")
     first = variant_plan.rounds[0].source
     last = variant_plan.rounds[-1].target

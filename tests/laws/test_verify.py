@@ -49,12 +49,22 @@ def events():
 
 
 @given(case=cases() | round_cases(), mode=st.sampled_from(MODES), floor=st.sampled_from([1, None]))
-def test_no_answer_changes(tiles, case, mode, floor):
+def test_no_answer_changes(
+    tiles,
+    case,
+    mode,
+    floor,
+):
     """And nothing that is right is taken for wrong: not spectra without symmetry, either."""
     with planned_small(None if case.rounds else floor):
         right, checked = (call(case, case.array, verify=v).compute() for v in ("none", mode))
     # With SciPy 1.18 the last bit may differ.
-    np.testing.assert_allclose(checked, right, 0, 4 * np.finfo(right.dtype).eps * abs(right).sum())
+    np.testing.assert_allclose(
+        checked,
+        right,
+        0,
+        4 * np.finfo(right.dtype).eps * abs(right).sum(),
+    )
 
 
 def signal(dtype="c16", n=4096):
@@ -71,7 +81,14 @@ def transformed(a, **options):
 )
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("damage", FINDS)
-def test_what_is_found_inside_a_round(monkeypatch, events, damage, mode, dtype, scale):
+def test_what_is_found_inside_a_round(
+    monkeypatch,
+    events,
+    damage,
+    mode,
+    dtype,
+    scale,
+):
     """Also where values are small, as long as their squares are numbers."""
     a = (signal(dtype) * scale).astype(dtype)
     right = transformed(a)
@@ -86,7 +103,12 @@ def test_what_is_found_inside_a_round(monkeypatch, events, damage, mode, dtype, 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("after", [3, 66, 101])
-def test_rounds_in_place_are_gone_on_with(monkeypatch, events, mode, after):
+def test_rounds_in_place_are_gone_on_with(
+    monkeypatch,
+    events,
+    mode,
+    after,
+):
     """Tiles that are right have taken the place of what came in when another one is wrong."""
     small_tiles(monkeypatch, 1100)
     right = transformed(signal())
@@ -98,7 +120,12 @@ def test_rounds_in_place_are_gone_on_with(monkeypatch, events, mode, after):
 
 
 @pytest.mark.parametrize(("mode", "finds"), [("energy", False), ("checksum", True)])
-def test_a_twiddle_left_out(monkeypatch, events, mode, finds):
+def test_a_twiddle_left_out(
+    monkeypatch,
+    events,
+    mode,
+    finds,
+):
     right = transformed(signal())
     monkeypatch.setattr(dask_bigfft.kernels.loop, "transform_tile", dropping(Times(1, after=3)))
     result = transformed(signal(), verify=mode)
@@ -142,7 +169,12 @@ def test_rounds_that_keep_no_energy_may_be_shared_by_threads_and_devices(events,
 
 
 @pytest.mark.parametrize(("damage", "after"), [("exponent bit", 5), ("sign bit", 150)])
-def test_convolutions_are_done_twice(monkeypatch, events, damage, after):
+def test_convolutions_are_done_twice(
+    monkeypatch,
+    events,
+    damage,
+    after,
+):
     """Rounds of Bluestein's algorithm keep no energy: whatever differs is found."""
     a = signal(n=1009)
     with dask.config.set({"bigfft.planner.whole-axis-floor": 100, "scheduler": "sync"}):
@@ -179,14 +211,24 @@ def test_thousands_of_short_lines_are_no_fault(events, mode, factor):
     assert plan(x, "fft", rounds=rounds).rounds[0].source.full_shape == (1 << 16, factor)
     with dask.config.set(scheduler="sync"):
         result = fft.fft(x, rounds=rounds, verify=mode).compute()
-    np.testing.assert_allclose(result, np.fft.fft(x.compute()), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        result,
+        np.fft.fft(x.compute()),
+        rtol=0,
+        atol=1e-9,
+    )
     assert not events
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("chunks", [(16, 256), (16, 16), (256, 8)])
 @pytest.mark.parametrize("dtype", ["f4", "c8", "f8", "c16"])
-def test_squares_of_what_is_checked_may_be_too_small(events, mode, chunks, dtype):
+def test_squares_of_what_is_checked_may_be_too_small(
+    events,
+    mode,
+    chunks,
+    dtype,
+):
     """As far from the middle of a bell, where values fall below all numbers that there are."""
     t = np.linspace(-1, 1, 256) * (14 if dtype in ("f4", "c8") else 40)
     a = np.exp(-(t[:, None] ** 2 + t**2) / 2).astype(dtype)
@@ -208,7 +250,12 @@ def test_squares_of_what_is_checked_may_be_too_small(events, mode, chunks, dtype
 )
 @pytest.mark.parametrize("kind", ["fft2", "rfft2"])
 def test_every_library_with_sources_that_are_only_read(
-    monkeypatch, events, kind, damage, mode, kernel
+    monkeypatch,
+    events,
+    kind,
+    damage,
+    mode,
+    kernel,
 ):
     small_tiles(monkeypatch, 4400)
     a = random_array((64, 128), "f8" if kind == "rfft2" else "c16", 6)
@@ -217,7 +264,12 @@ def test_every_library_with_sources_that_are_only_read(
     with dask.config.set(scheduler="sync"):
         # Checked, too: some libraries round differently by how many lines they are given.
         right = getattr(fft, kind)(x, verify=mode, kernel=kernel).compute()
-        np.testing.assert_allclose(right, getattr(np.fft, kind)(a), rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(
+            right,
+            getattr(np.fft, kind)(a),
+            rtol=1e-10,
+            atol=1e-10,
+        )
         damaged(monkeypatch, DAMAGES[damage], when := Times(1, 9))
         result = getattr(fft, kind)(x, verify=mode, kernel=kernel).compute()
     assert when.left < 0
@@ -274,7 +326,12 @@ def damaged_devices(monkeypatch, damage, when):
     monkeypatch.setattr(dask_bigfft.testing.simulated, "transformed", transform)
 
 
-def assert_faults_are_repaired(monkeypatch, call, mode, damage):
+def assert_faults_are_repaired(
+    monkeypatch,
+    call,
+    mode,
+    damage,
+):
     """Assert that the result of a call is the same with one fault in any FFT."""
     name, shape, chunks, options = call
     fault = OneFault()
@@ -295,12 +352,21 @@ def assert_faults_are_repaired(monkeypatch, call, mode, damage):
 
 @pytest.mark.parametrize(
     ("mode", "damage", "tile_nbytes"),
-    [("energy", "exponent bit", None), ("checksum", "sign bit", 200)],
+    [
+        ("energy", "exponent bit", None),
+        ("checksum", "sign bit", 200),
+    ],
 )
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_fault_in_any_fft_is_repaired(
-    monkeypatch, tmp_path, name, way, mode, damage, tile_nbytes
+    monkeypatch,
+    tmp_path,
+    name,
+    way,
+    mode,
+    damage,
+    tile_nbytes,
 ):
     """Also in rounds of filters: a tile is repeated with values that are intact."""
     if tile_nbytes is not None:
@@ -313,20 +379,35 @@ def test_a_fault_in_any_fft_is_repaired(
     with dask.config.set({**settings, **WAYS[way]}), contextlib.ExitStack() as devices:
         if way == "devices":
             devices.enter_context(simulated_devices(1 << 14, limits=TileLimits(0, least=64)))
-        assert_faults_are_repaired(monkeypatch, CALLS[name], mode, damage)
+        assert_faults_are_repaired(
+            monkeypatch,
+            CALLS[name],
+            mode,
+            damage,
+        )
 
 
 def test_a_fault_in_any_fft_is_repaired_in_real_input_of_prime_length(monkeypatch):
     settings = {"scheduler": "sync", "bigfft.planner.whole-axis-floor": 1}
     with dask.config.set(settings):
         call = ("rfft", (17,), (6,), {})
-        assert_faults_are_repaired(monkeypatch, call, "energy", "exponent bit")
+        assert_faults_are_repaired(
+            monkeypatch,
+            call,
+            "energy",
+            "exponent bit",
+        )
 
 
 def test_a_fault_in_any_fft_is_repaired_on_workers(monkeypatch):
     settings = {"bigfft.exchange.carrier": "p2p", "bigfft.planner.whole-axis-floor": 1}
     with local(), dask.config.set(settings):
-        assert_faults_are_repaired(monkeypatch, CALLS["prime"], "energy", "exponent bit")
+        assert_faults_are_repaired(
+            monkeypatch,
+            CALLS["prime"],
+            "energy",
+            "exponent bit",
+        )
 
 
 # --- shards ---------------------------------------------------------------------------------
@@ -364,7 +445,12 @@ def broken_on_the_way(shards, fault):
 
 @pytest.mark.parametrize("mode", ["none", *MODES])
 @pytest.mark.parametrize("fault", SHARD_FAULTS)
-def test_shards_of_tasks(monkeypatch, events, fault, mode):
+def test_shards_of_tasks(
+    monkeypatch,
+    events,
+    fault,
+    mode,
+):
     """The data themselves are damaged, on their way from one task to another."""
     original = dask_bigfft.graph.tasks.run_block_of_shards
     when = Times(1, after=2)
@@ -377,7 +463,15 @@ def test_shards_of_tasks(monkeypatch, events, fault, mode):
         shards = dict(zip(sources, packed, strict=True))
         if when():
             shards = broken_on_the_way(shards, fault)
-        return original(run, number, block, filter_axes, *filters, sources, *shards.values())
+        return original(
+            run,
+            number,
+            block,
+            filter_axes,
+            *filters,
+            sources,
+            *shards.values(),
+        )
 
     monkeypatch.setattr(dask_bigfft.graph.tasks, "run_block_of_shards", broken)
     right = transformed(signal())
@@ -388,7 +482,12 @@ def test_shards_of_tasks(monkeypatch, events, fault, mode):
         else:
             result = transformed(signal(), verify=mode)
             if fault == "last bit":  # which the rounding of later sums may take back
-                np.testing.assert_allclose(result, right, rtol=0, atol=1e-12)
+                np.testing.assert_allclose(
+                    result,
+                    right,
+                    rtol=0,
+                    atol=1e-12,
+                )
             else:
                 assert not np.array_equal(result, right)
     assert when.left < 1
@@ -422,7 +521,13 @@ def test_shards_of_shuffles(monkeypatch):
 
 @pytest.mark.parametrize("mode", ["none", *MODES])
 @pytest.mark.parametrize("fault", SHARD_FAULTS)
-def test_scratch_files(tmp_path, monkeypatch, events, fault, mode):
+def test_scratch_files(
+    tmp_path,
+    monkeypatch,
+    events,
+    fault,
+    mode,
+):
     """What is on the disk is damaged: files have checksums whether or not anything is verified."""
     original = Scratch.read
     when = Times(1, after=2)

@@ -29,7 +29,12 @@ pytestmark = pytest.mark.usefixtures("sync")
 
 def requested():
     spec = transform_spec("fftn", SHAPE, np.dtype("c16"))
-    request = Request(CHUNKS, kernel="scipy", device="gpu", device_nbytes=NBYTES)
+    request = Request(
+        CHUNKS,
+        kernel="scipy",
+        device="gpu",
+        device_nbytes=NBYTES,
+    )
     return spec, request, Machine(threads=1, profile=Profile(devices=(CARD,)), gpus=1)
 
 

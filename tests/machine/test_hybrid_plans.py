@@ -29,7 +29,12 @@ CHUNKS = ((512,) * 4, (2048,))
 
 def requested(device, dtype="c16", **options):
     """Transforms along rows, in place, where threads and a device are alike."""
-    spec = transform_spec("fft", SHAPE, np.dtype(dtype), axis_or_axes=1)
+    spec = transform_spec(
+        "fft",
+        SHAPE,
+        np.dtype(dtype),
+        axis_or_axes=1,
+    )
     machine = Machine(1 << 34, 4, 1, profile=ALIKE, gpus=1)
     return spec, Request(CHUNKS, device=device, **options), machine
 
@@ -70,9 +75,22 @@ def test_from_the_front_door(tmp_path, monkeypatch, device):
     x = da.from_array(values, chunks=CHUNKS)
     settings = {"bigfft.planner.profile": str(path), "num_workers": 4}
     with dask.config.set(settings), simulated_devices(1 << 30):
-        lazy = fft.fft(x, axis=1, device=device, planner="measure", kernel="ducc0")
+        lazy = fft.fft(
+            x,
+            axis=1,
+            device=device,
+            planner="measure",
+            kernel="ducc0",
+        )
         spectrum = lazy.compute()
-        again = dask_bigfft.plan(x, "fft", axis=1, device=device, planner="measure", kernel="ducc0")
+        again = dask_bigfft.plan(
+            x,
+            "fft",
+            axis=1,
+            device=device,
+            planner="measure",
+            kernel="ducc0",
+        )
     assert np.allclose(spectrum, np.fft.fft(values, axis=1))
     assert again.reason.startswith("the fastest when such")
     assert tried == {"auto", "cpu", "hybrid"}

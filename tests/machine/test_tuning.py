@@ -80,10 +80,20 @@ def test_what_won_of_fewer_choices_is_no_wisdom_for_more(folder):
     ):
         assert MEASURED in tuned(*requested(**few), MACHINE, kernels, clock).reason
         assert MEASURED not in tuned(*requested(**few), MACHINE, kernels, clock).reason
-    winner = tuned(*requested(), MACHINE, ["scipy", "ducc0"], clock)
+    winner = tuned(
+        *requested(),
+        MACHINE,
+        ["scipy", "ducc0"],
+        clock,
+    )
     assert MEASURED in winner.reason
     assert winner.kernel == "ducc0"
-    again = tuned(*requested(), MACHINE, ["ducc0", "scipy"], clock)
+    again = tuned(
+        *requested(),
+        MACHINE,
+        ["ducc0", "scipy"],
+        clock,
+    )
     assert (MEASURED in again.reason, again.kernel) == (False, "ducc0")
 
 
@@ -114,7 +124,13 @@ def test_wisdom_of_other_device_software_or_workers_is_measured_again(folder, mo
         ('"numpy": "', '"numpy": "0.', False),
     ],
 )
-def test_damaged_or_foreign_wisdom_is_measured_again(folder, caplog, old, new, reported):
+def test_damaged_or_foreign_wisdom_is_measured_again(
+    folder,
+    caplog,
+    old,
+    new,
+    reported,
+):
     clock = Clock(lambda plan: True)
     tuned(*requested(), MACHINE, ["scipy"], clock)
     path = folder / "plans.json"
@@ -130,11 +146,22 @@ def test_damaged_or_foreign_wisdom_is_measured_again(folder, caplog, old, new, r
 def test_a_plan_says_why_it_was_not_measured(folder):
     x = da.zeros((512, 512), chunks=(64, 512), dtype=complex)
     keywords = {"kernel": "scipy", "memory_limit": "16 MiB"}
-    unmeasured = dask_bigfft.plan(x, "fft2", planner="measure", **keywords)
+    unmeasured = dask_bigfft.plan(
+        x,
+        "fft2",
+        planner="measure",
+        **keywords,
+    )
     assert "not measured: array and result take more than 30 % of the memory" in unmeasured.reason
     assert " ".join(unmeasured.explain().split()).count("not measured: array") == 1
     with simulated_devices(1 << 20):
-        shared = dask_bigfft.plan(x, "fft2", planner="measure", device="hybrid", **keywords)
+        shared = dask_bigfft.plan(
+            x,
+            "fft2",
+            planner="measure",
+            device="hybrid",
+            **keywords,
+        )
         assert "not measured: array and result take more" in shared.reason
     assert "not measured" not in dask_bigfft.plan(x, "fft2", **keywords).reason
     assert not list(folder.iterdir())

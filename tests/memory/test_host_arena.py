@@ -33,7 +33,15 @@ def test_lent_is_a_plain_array(arena, shape, dtype):
     assert arena.counters().allocations == 1
 
 
-SMALL = [(), 0, (0,), (3, 0, 5), (10**9, 0), 1, (7, 11)]
+SMALL = [
+    (),
+    0,
+    (0,),
+    (3, 0, 5),
+    (10**9, 0),
+    1,
+    (7, 11),
+]
 OTHERS = [object, "U40", "M8[s]", [("a", "f8"), ("b", "i4")]]
 
 

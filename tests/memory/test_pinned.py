@@ -94,7 +94,12 @@ def test_the_process_arena_pins_for_whoever_asks():
 
 def test_arrays_of_others_are_pinned_as_long_as_they_live():
     driver = Driver(page=1)
-    pinner = Pinner(driver.register, driver.unregister, 0, adopted=48 * MIB)
+    pinner = Pinner(
+        driver.register,
+        driver.unregister,
+        0,
+        adopted=48 * MIB,
+    )
     x = np.zeros((20, 1 << 20), np.uint8)
     part = x[3:9, 100:200]
     assert pinner.adopt(part)
@@ -113,7 +118,12 @@ def test_arrays_of_others_are_pinned_as_long_as_they_live():
 
 def test_what_cannot_be_watched_or_is_too_much_is_left_alone():
     driver = Driver(refuses=1, page=1)
-    pinner = Pinner(driver.register, driver.unregister, 1 << 40, adopted=48 * MIB)
+    pinner = Pinner(
+        driver.register,
+        driver.unregister,
+        1 << 40,
+        adopted=48 * MIB,
+    )
     refused = np.zeros(20 * MIB, np.uint8)
     assert not pinner.adopt(refused)
     assert not pinner.adopt(refused)  # the driver is not asked again

@@ -105,7 +105,8 @@ def on_the_card(name, lazy, nbytes, limits=None, seed=0, **keywords):
 
 def copied(gpu, *copies):
     """Do copies one after the other, announced to the ring; return when they are done."""
-    stream, end = gpu.stream("h2d"), gpu.event("end")
+    stream = gpu.stream("h2d")
+    end = gpu.event("end")
     for source, target in copies:
         if isinstance(source, DeviceArray):
             gpu.d2h(stream, source, target)

@@ -107,7 +107,8 @@ def kernels_of(folder):
             for kind, number in zip(kinds, arguments, strict=True):
                 expected = "u8" if kind.endswith("*") else PASSED[kind]
                 assert np.dtype(type(number)) == np.dtype(expected), (kind, type(number))
-            (threads,), (x, y) = block, (*grid, 1)[:2]
+            (threads,) = block
+            (x, y) = (*grid, 1)[:2]
             held = [np.asarray(number) for number in arguments]
             pointers = (ctypes.c_void_p * len(held))(*(one.ctypes.data for one in held))
             assert compiled(source, folder)(x, y, threads, pointers) == 0

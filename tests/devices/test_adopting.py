@@ -13,7 +13,8 @@ from dask_bigfft.memory.pinned import LEAST_ADOPTED_NBYTES, Pinner
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_who_asks_while_an_array_is_being_pinned_waits(monkeypatch, refused):
-    begun, go_on = threading.Event(), threading.Event()
+    begun = threading.Event()
+    go_on = threading.Event()
 
     def register(address, nbytes):
         begun.set()

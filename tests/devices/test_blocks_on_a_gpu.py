@@ -35,7 +35,9 @@ class Memory:
     """A place in memory: an address, and what keeps it."""
 
     def __init__(self, kept, ptr, device=0):
-        self.kept, self.ptr, self.device = kept, ptr, device
+        self.kept = kept
+        self.ptr = ptr
+        self.device = device
 
     def __add__(self, nbytes):
         return Memory(self.kept, self.ptr + nbytes, self.device)
@@ -84,7 +86,8 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
         if memptr is None:
             kept = np.full(math.prod(shape) * np.dtype(dtype).itemsize, 0xFF, np.uint8)
             memptr = Memory(kept, kept.ctypes.data, Card.current())
-        self.data, self._values = memptr, memptr.at(shape, dtype, strides)
+        self.data = memptr
+        self._values = memptr.at(shape, dtype, strides)
 
     @classmethod
     def of(cls, values):
@@ -327,7 +330,8 @@ def test_memory_of_workers_does_not_limit_blocks_on_their_gpus(card):
 
 def test_a_block_that_may_be_overwritten_becomes_the_result(card):
     block = CardArray.of(random_array((24, 10), "c16", 3))
-    expected, x = scipy.fft.fft2(block._values), da.from_array(block, chunks=-1, asarray=False)
+    expected = scipy.fft.fft2(block._values)
+    x = da.from_array(block, chunks=-1, asarray=False)
     kept, done = (fft.fft2(x, overwrite_x=own).compute(scheduler="sync") for own in (False, True))
     np.testing.assert_allclose([kept._values, done._values], [expected] * 2, atol=1e-12)
     assert kept.data.ptr != block.data.ptr == done.data.ptr
@@ -424,7 +428,8 @@ def test_blocks_that_begin_between_complex_numbers(card, begin):
 
 
 def test_the_host_waits_for_streams_that_threads_do_not_share(card, monkeypatch):
-    stream, waits = type(card.cuda.get_current_stream()), []
+    stream = type(card.cuda.get_current_stream())
+    waits = []
     monkeypatch.setattr(stream, "synchronize", lambda self: waits.append(self))
     blocks = uploaded(np.ones((8, 6)) + 0j, (4, 6))
     fft.fft2(blocks).persist()

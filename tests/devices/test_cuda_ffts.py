@@ -47,7 +47,10 @@ class Plan:
     handle = 0
 
     def __init__(self, n, source, target, kind, count):
-        self.n, self.sides, self.kind, self.count = n, (source, target), kind, count
+        self.n = n
+        self.sides = (source, target)
+        self.kind = kind
+        self.count = count
 
     def fft(self, come, go, direction):
         half = (*self.n[:-1], self.n[-1] // 2 + 1)
@@ -187,7 +190,8 @@ def test_complex_batches(gpu, shape, dims):
 def test_real_batches(gpu, shape, dim, double):
     """Each begins at a place that cuFFT takes, or is staged."""
     x = RNG.standard_normal(shape).astype("f8" if double else "f4")
-    half, close = (*shape[:dim], shape[dim] // 2 + 1, *shape[dim + 1 :]), 1e-12 if double else 1e-4
+    half = (*shape[:dim], shape[dim] // 2 + 1, *shape[dim + 1 :])
+    close = 1e-12 if double else 1e-4
     spectrum = executed("r2c", x, half, (dim,), double)
     np.testing.assert_allclose(spectrum, scipy.fft.rfft(x, axis=dim), atol=close)
     back = executed("c2r", spectrum, shape, (dim,), double)

@@ -21,13 +21,15 @@ from dask_bigfft.gpu.operations import DeviceArray
 
 pytestmark = needs_compiler
 
-HOST, DEVICE = 1, 2
+HOST = 1
+DEVICE = 2
 
 
 class Everything(contextlib.AbstractContextManager):
     """A stream, an event or a device: all that is asked of it is done already."""
 
-    ptr, done = 0, True
+    ptr = 0
+    done = True
 
     def __init__(self, *_, **__):
         pass
@@ -54,7 +56,8 @@ def copy_2d(target, to, source, from_, width, height, kind, stream):
 
 def copy_3d(address, stream):
     words = [int(w) for w in (ctypes.c_uint64 * 20).from_address(address)]
-    (source, sp, _, sy), (target, tp, _, ty) = words[4:8], words[12:16]
+    (source, sp, _, sy) = words[4:8]
+    (target, tp, _, ty) = words[12:16]
     width, height, depth = words[16:19]
     for plane in range(depth):
         copy_2d(target + plane * tp * ty, tp, source + plane * sp * sy, sp, width, height, 0, 0)
@@ -71,7 +74,8 @@ def driver(status_of=lambda number: 0):
         words = [int(w) for w in (ctypes.c_uint64 * 16).from_address(address)]
         kinds = {HOST: 1, DEVICE: 2}
         assert {words[2], words[9]} == {HOST, DEVICE}
-        source, target = words[2 + kinds[words[2]]], words[9 + kinds[words[9]]]
+        source = words[2 + kinds[words[2]]]
+        target = words[9 + kinds[words[9]]]
         copy_2d(target, words[13], source, words[6], words[14], words[15], 0, 0)
         return 0
 
@@ -158,13 +162,15 @@ def part_of(rng, shape):
 
 def test_views_travel_between_parts_of_larger_arrays(gpu):
     gpu.reserve(1 << 21)
-    rng, shapes = np.random.default_rng(0), [(16, 12, 600), (2, 4, 300, 3), (3, 0)]
+    rng = np.random.default_rng(0)
+    shapes = [(16, 12, 600), (2, 4, 300, 3), (3, 0)]
     shapes += [tuple(rng.choice((1, 2, 3, 5), rng.integers(1, 6))) for _ in range(20)]
     for shape in shapes:
         dtype = rng.choice(("f4", "c8", "c16"))
         (x, from_), (there, place), (out, to) = (part_of(rng, shape) for _ in range(3))
         x, there, out = (values.astype(dtype) for values in (x, there, out))
-        expected, larger = (there.copy(), out.copy()), DeviceArray(0, there.shape, there.dtype.str)
+        expected = (there.copy(), out.copy())
+        larger = DeviceArray(0, there.shape, there.dtype.str)
         offset = there[place].ctypes.data - there.ctypes.data if there[place].size else 0
         seen = DeviceArray(offset, there[place].shape, there.dtype.str, there.strides)
         copied(gpu, (there, larger), (x[from_], seen), (seen, out[to]), (larger, there))
@@ -203,7 +209,8 @@ def test_shards_of_one_form_travel_in_one_call(gpu, monkeypatch, shape, chunks, 
 
 
 def test_rows_further_apart_than_the_driver_allows_take_a_call_each():
-    strides, row = (MAX_PITCH_NBYTES + 1, 8), (16, 1)
+    strides = (MAX_PITCH_NBYTES + 1, 8)
+    row = (16, 1)
     found = copies(View((3, 2), strides, 8, (16, 8)))
     assert [(copy.host, copy.width, copy.height) for copy in found] == [
         (i * strides[0], *row) for i in range(3)

@@ -85,7 +85,8 @@ def test_memory_refused_once_is_asked_for_again(operation):
 class Failing(SimulatedGPU):
     """A device that fails once in the middle of a block: its memory is used up, by default."""
 
-    left, error = 5, DeviceMemoryError
+    left = 5
+    error = DeviceMemoryError
 
     def compute(self, stream, op, *arrays):
         self.left -= isinstance(op, Multiply)
@@ -98,7 +99,8 @@ class Failing(SimulatedGPU):
 def test_a_block_overwritten_when_it_failed_is_gathered_again():
     x = values(32, 128)
     job, _ = job_of(x, "ifft2")
-    filled, once = [], source_of(x, job).gather
+    filled = []
+    once = source_of(x, job).gather
 
     def fill():
         filled.append(once())
@@ -112,7 +114,8 @@ def test_a_block_overwritten_when_it_failed_is_gathered_again():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_goes_on_writing_to_a_block_that_has_failed(seed):
-    device, x = Failing(NBYTES, seed), values(32, 128)
+    device = Failing(NBYTES, seed)
+    x = values(32, 128)
     device.error = DeviceError
     engine = Engine(device, NBYTES, SMALL)
     with pytest.raises(DeviceError, match="not be loaded"):
@@ -141,9 +144,11 @@ def test_plans_may_be_made_and_given_back_while_a_block_is_gathered(lengths):
 
     A task gives plans back where it has run out of memory.
     """
-    made, x = [], values(64, 32)
+    made = []
+    x = values(64, 32)
     device = SimulatedGPU(1 << 20, table=2000, refuses=lambda name, nbytes: made.append(name))
-    engine, (job, _) = Engine(device, NBYTES, SMALL), job_of(x, "fft2")
+    engine = Engine(device, NBYTES, SMALL)
+    (job, _) = job_of(x, "fft2")
 
     def gather():
         for n in lengths:
@@ -161,7 +166,8 @@ def test_plans_may_be_made_and_given_back_while_a_block_is_gathered(lengths):
 
 def test_plans_of_many_rounds_are_not_all_kept():
     """None goes but between blocks, where a card can make it anew."""
-    device, kept = SimulatedGPU(NBYTES), []
+    device = SimulatedGPU(NBYTES)
+    kept = []
     engine = Engine(device, NBYTES, SMALL, max_ffts=3)
     lengths = (96, 100, 108, 120, 125, 128)
     for n in lengths + lengths:  # each is back when others have taken its place
@@ -189,8 +195,10 @@ def test_closing_gives_everything_back():
 
 
 def test_a_smaller_limit_for_one_task_holds():
-    device, x = SimulatedGPU(NBYTES), values(64, 64)
-    engine, (job, _) = Engine(device, NBYTES, SMALL), job_of(x, "fft2")
+    device = SimulatedGPU(NBYTES)
+    x = values(64, 64)
+    engine = Engine(device, NBYTES, SMALL)
+    (job, _) = job_of(x, "fft2")
     for nbytes in (None, NBYTES // 4):
         engine.run(job, source_of(x, job), nbytes=nbytes)
     assert device.total - device.memory().free <= NBYTES // 4
@@ -201,7 +209,10 @@ def test_many_threads_share_devices(devices):
     """Right answers, two tasks at most on a device, and no block held while waiting."""
     engines = [Engine(SimulatedGPU(NBYTES, seed), NBYTES, SMALL) for seed in range(devices)]
     leases = Leases(engines)
-    held, most, lock, wrong = [0], [0], threading.Lock(), []
+    held = [0]
+    most = [0]
+    lock = threading.Lock()
+    wrong = []
     shapes = [(32, 128), (64, 64), (4096,)]
 
     def work(number):
@@ -226,7 +237,9 @@ def test_many_threads_share_devices(devices):
 def test_all_that_wait_are_served_in_the_order_in_which_they_came():
     """Also one that would be admitted beside those that have a lease."""
     leases = Leases([Engine(SimulatedGPU(1000), 1000)])
-    order, go, threads = [], threading.Event(), []
+    order = []
+    go = threading.Event()
+    threads = []
 
     def take(name):
         with leases.lease(2 if name == 5 else 1):
@@ -266,7 +279,8 @@ class Interrupted(SimulatedGPU):
 
 
 def test_ctrl_c_leaves_nothing_that_goes_on_writing_and_gives_memory_back():
-    device, x = Interrupted(NBYTES), values(16, 64)
+    device = Interrupted(NBYTES)
+    x = values(16, 64)
     engine = Engine(device, NBYTES, SMALL)
     with pytest.raises(KeyboardInterrupt):
         run(engine, x, "fft2")
@@ -280,7 +294,8 @@ def test_ctrl_c_leaves_nothing_that_goes_on_writing_and_gives_memory_back():
 def test_a_part_of_a_block_stays_within_its_tasks_share():
     """Also where the engine has more, and has had it."""
     device = SimulatedGPU(1 << 20, table=500)
-    engine, x = Engine(device, NBYTES, SMALL), values(32, 128)
+    engine = Engine(device, NBYTES, SMALL)
+    x = values(32, 128)
     job, _ = job_of(x, "ifft", axis=1)
     engine.run(job, source_of(x, job))
     assert device.total - device.memory().free > NBYTES // 2

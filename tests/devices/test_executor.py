@@ -44,7 +44,8 @@ class Deaf(SimulatedGPU):
 
     def __init__(self, memory, seed, deaf=None):
         super().__init__(memory, seed)
-        self.deaf, self.waited = deaf, set()
+        self.deaf = deaf
+        self.waited = set()
 
     def wait(self, stream, event):
         self.waited.add((stream.name, event.name))
@@ -133,11 +134,15 @@ def test_few_buffers(name, shape):
 
 def test_a_block_that_is_known_late_is_still_gathered_ahead(monkeypatch):
     """Known once the last tile is being loaded; its first tile is then told of before its turn."""
-    device, told, loaded = SimulatedGPU(1 << 20), [], []
-    engine, x = Engine(device, 1 << 20, SMALL), values(12, 16)
+    device = SimulatedGPU(1 << 20)
+    told = []
+    loaded = []
+    engine = Engine(device, 1 << 20, SMALL)
+    x = values(12, 16)
     tiles = engine.tiles(job_of(x, "fft")[0])
     first, second, other = (BlockRun(tiles, [x.copy(), np.empty_like(x)], {}) for _ in range(3))
-    count, load = len(list(other.tiles(0))), engine.executor.load
+    count = len(list(other.tiles(0)))
+    load = engine.executor.load
     monkeypatch.setattr(device, "ahead", lambda stream, source: told.append(source))
     monkeypatch.setattr(engine.executor, "load", lambda *of: loaded.append(load(*of)))
     engine.executor.prepare(engine.carve(tiles, tiles.ffts), 1 << 20)

@@ -27,7 +27,8 @@ class Heard(SimulatedGPU):
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_not_pinned_comes_in_tiles_that_fit_half_of_the_ring(axes, seed):
-    x, came = values(256, 256, seed=seed), []
+    x = values(256, 256, seed=seed)
+    came = []
     for pageable in (False, True):
         device = Heard(1 << 18, seed, pageable=pageable)
         device.ring = 64 << 10
@@ -42,7 +43,9 @@ def test_what_is_not_pinned_comes_in_tiles_that_fit_half_of_the_ring(axes, seed)
 
 def test_one_task_gets_ready_at_a_time_until_its_block_is_submitted():
     leases = Leases([Engine(SimulatedGPU(1000), 1000)])
-    inside, most, all_leased = [], [], threading.Barrier(8, timeout=20)
+    inside = []
+    most = []
+    all_leased = threading.Barrier(8, timeout=20)
 
     def take(_):
         for _ in range(2):  # nobody leaves twice, which would let too many in

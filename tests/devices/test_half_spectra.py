@@ -28,7 +28,8 @@ def example(name, shape):
     return values(*shape, dtype="f8" if name.startswith(("rfft", "ihfft")) else "c16"), axes
 
 
-HALVES, THIRDS = "{X1} {X2}", "{X1} {X2} {X3}"
+HALVES = "{X1} {X2}"
+THIRDS = "{X1} {X2} {X3}"
 
 #: Transform, shape of n points in all, bytes of the GPU as a part of the axis', and the passes.
 SCHEMES = [
@@ -45,7 +46,8 @@ SCHEMES = [
 @pytest.mark.parametrize(("name", "shape", "part", "notation"), SCHEMES)
 @pytest.mark.parametrize(("norm", "single"), [("ortho", False), ("forward", True)])
 def test_scheme(name, shape, part, notation, norm, single):
-    (x, keywords), nbytes = example(name, shape), 16 * shape[-1] // part
+    (x, keywords) = example(name, shape)
+    nbytes = 16 * shape[-1] // part
     keywords["norm"] = norm
     expected = scipys(x, name, **keywords)
     job, _ = job_of(x, name, **keywords)
@@ -109,7 +111,8 @@ def test_memory_that_runs_out_between_the_jobs_of_a_round_is_recovered():
 def test_a_spectrum_in_as_many_values_as_its_digits_is_not_written_over(n, dtype, chunks):
     """n/2 + 1 values come, and 2 times (n/2 + 1)/2 of the digits: they lie in other places."""
     half = n // 2 + 1
-    x, limits = values(half, dtype=dtype), TileLimits(0, least=64, run_nbytes=16)
+    x = values(half, dtype=dtype)
+    limits = TileLimits(0, least=64, run_nbytes=16)
     a = da.from_array(x, chunks=((*chunks, half // 2, half - half // 2),))
     with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
         result, _ = on_the_card("irfft", a, 32 * n, limits, n=n)
@@ -119,7 +122,8 @@ def test_a_spectrum_in_as_many_values_as_its_digits_is_not_written_over(n, dtype
 @pytest.mark.parametrize("name", ["fft", "irfft"])
 def test_a_prime_larger_than_the_gpu_is_left_to_the_cpu(name):
     x, keywords = example(name, (4099,))
-    limits, lazy = TileLimits(1 << 14, least=256), da.from_array(x, -1)
+    limits = TileLimits(1 << 14, least=256)
+    lazy = da.from_array(x, -1)
     with simulated_devices(1 << 14, limits=limits), heard() as events:
         got = getattr(fft, name)(lazy, device="gpu", **keywords).compute(scheduler="sync")
     assert "fallback" in [name for name, _ in events]
@@ -162,6 +166,7 @@ def test_digits_of_cut_axes_beside_others(name, digits):
     """Both in one round: the real axis alone, then the other one; the other way round for c2r."""
     x, keywords = example(name, (6, math.prod(digits)))
     rounds = [{1: n} | ({0: 6} if n > 4 else {}) for n in digits]
-    lazy, nbytes = da.from_array(x, (6, max(digits))), 1 << 13
+    lazy = da.from_array(x, (6, max(digits)))
+    nbytes = 1 << 13
     got, _ = on_the_card(name, lazy, nbytes, rounds=rounds, **keywords)
     assert distance(got, scipys(x, name, **keywords)) < 1e-14

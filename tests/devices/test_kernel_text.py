@@ -53,7 +53,8 @@ SHAPES = [
 @pytest.mark.parametrize("dtype", ["<c16", "<c8"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_turned_and_multiplied_in_one_pass(own, shape, dtype):
-    x, by = values(shape, dtype), factors(shape, dtype)
+    x = values(shape, dtype)
+    by = factors(shape, dtype)
     out = np.full(shape[::-1], np.nan, dtype)
     own.strided(transposed(shape, (1, 0), dtype, by), x.ctypes.data, out.ctypes.data)
     close(out, multiplied(by, x).T)
@@ -72,7 +73,8 @@ def test_any_order_of_dimensions_that_factors_depend_on(own, axes, narrow, monke
     """
     monkeypatch.setattr(kernels, "_NARROW", narrow)
     for shape, dtype in (((3, 5, 1, 37), "<c16"), ((2, 3, 5, 7), "<c8")):
-        x, by = values(shape, dtype), factors(shape, dtype, conjugate=False)
+        x = values(shape, dtype)
+        by = factors(shape, dtype, conjugate=False)
         out = np.full([shape[a] for a in axes], np.nan, dtype)
         own.strided(transposed(shape, axes, dtype, by), x.ctypes.data, out.ctypes.data)
         close(out, multiplied(by, x).transpose(axes))
@@ -91,7 +93,8 @@ def test_without_factors_bits_are_carried(own, dtype):
 @pytest.mark.parametrize("dtype", ["<c16", "<c8"])
 @pytest.mark.parametrize("flips", [(1, 1, 1), (-1, 1, -1), (1, -1, 1)])
 def test_strided_copies_multiply_on_the_way(own, flips, dtype):
-    x, counts = values((7, 9, 11), dtype), (5, 1, 10)
+    x = values((7, 9, 11), dtype)
+    counts = (5, 1, 10)
     strides = tuple(flip * step for flip, step in zip(flips, (99, 11, 1), strict=True))
     start = sum((n - 1) * -min(0, s) for n, s in zip(counts, strides, strict=True))
     by = factors(counts, dtype)
@@ -126,7 +129,8 @@ def test_a_conjugate_of_what_is_not_finite_keeps_its_other_part(own):
 
 def test_what_lies_behind_the_end_of_a_chirp_is_zero_elsewhere_too(own):
     x = values((4, 50), "<c16")
-    x[2, 9:], x[3, 1] = np.nan, np.inf
+    x[2, 9:] = np.nan
+    x[3, 1] = np.inf
     place = Term(0, 0, 1, BIG, 50), Term(1, 0, 1, BIG, 1)
     by = Multiply(x.shape, "<c16", 0.5, True, (), (ChirpFactor(109, -1, place),))
     out = np.full((50, 4), np.nan, "c16")
@@ -137,7 +141,8 @@ def test_what_lies_behind_the_end_of_a_chirp_is_zero_elsewhere_too(own):
 
 @pytest.mark.parametrize("other", [(1, 30, 1), (4, 1, 7), (4, 30, 7), (1, 1, 1)])
 def test_products(own, other):
-    x, y = values((4, 30, 7), "<c8"), values(other, "<c8")
+    x = values((4, 30, 7), "<c8")
+    y = values(other, "<c8")
     expected = x * y
     own.multiply(Product(x.shape, other, "<c8"), x.ctypes.data, y.ctypes.data)
     close(x, expected)

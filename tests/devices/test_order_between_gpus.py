@@ -21,7 +21,8 @@ class Stream:
     """A stream, and how many operations of each stream are over for its next one."""
 
     def __init__(self, non_blocking=True):
-        self.over, self.ptr = {}, self
+        self.over = {}
+        self.ptr = self
 
     def __enter__(self):
         Stream.entered.append(self)
@@ -40,7 +41,8 @@ class Stream:
 
     def does(self, *spans):
         """Note an operation: if it writes, and the address, counts and strides of each array."""
-        before, self.over[self] = dict(self.over), self.over.get(self, 0) + 1
+        before = dict(self.over)
+        self.over[self] = self.over.get(self, 0) + 1
         for writes, at, counts, strides in spans:
             steps = [np.arange(n) * step for n, step in zip(counts, strides, strict=True)]
             places = at + sum(np.ix_(*steps)).ravel()
@@ -76,8 +78,13 @@ def streams(card, monkeypatch):  # noqa: F811
         alive.append(kept)
         begin(memory, kept, *given)
 
-    Stream.entered, Stream.by_gpu, Stream.noted, alive = [], {}, [], []
-    begin, done, by_rows = Memory.__init__, on_gpu._put, card.cuda.runtime.memcpy2DAsync
+    Stream.entered = []
+    Stream.by_gpu = {}
+    Stream.noted = []
+    alive = []
+    begin = Memory.__init__
+    done = on_gpu._put
+    by_rows = card.cuda.runtime.memcpy2DAsync
     monkeypatch.setattr(Memory, "__init__", keep)
     monkeypatch.setattr(card.cuda, "Stream", Stream)
     monkeypatch.setattr(card.cuda, "get_current_stream", now)
@@ -108,6 +115,7 @@ def test_uses_of_the_same_memory_are_in_order(streams, monkeypatch, shape, chunk
     user(blocks, True)
     assert len({stream for stream, *_ in Stream.noted}) > 4
     for first, second in itertools.combinations(Stream.noted, 2):
-        (one, end, _, wrote, at), (other, _, over, writes, there) = first, second
+        (one, end, _, wrote, at) = first
+        (other, _, over, writes, there) = second
         if one is not other and (wrote or writes) and over.get(one, 0) < end:
             assert not np.intersect1d(at, there).size

@@ -31,8 +31,10 @@ class GPU:
     """Memory of a GPU that copies in the background, late, in the order of the calls."""
 
     def __init__(self, shape, buffers, seed):
-        self.memory, self.buffers = np.zeros(shape), buffers
-        self.random, self.last = random.Random(seed), None
+        self.memory = np.zeros(shape)
+        self.buffers = buffers
+        self.random = random.Random(seed)
+        self.last = None
         self.most = 0
 
     def checked(self, values):
@@ -46,7 +48,8 @@ class GPU:
         raise AssertionError("values outside of the ring")
 
     def _later(self, copy):
-        before, delay = self.last, self.random.random() * 2e-3
+        before = self.last
+        delay = self.random.random() * 2e-3
 
         def work():
             if before is not None:
@@ -77,7 +80,8 @@ def test_views_of_any_size_go_round_there_and_back(seed, part, late, monkeypatch
     buffers = [np.zeros(512, np.uint8) for _ in range(4)]
     ring = Ring(buffers, 3)
     block = np.random.default_rng(seed).standard_normal((50, 11))
-    gpu, copy = GPU(block[part].shape, buffers, seed), ring.pool.copy
+    gpu = GPU(block[part].shape, buffers, seed)
+    copy = ring.pool.copy
     ring.load([block[part]], gpu.take, lambda: gpu.last)
     monkeypatch.setattr(ring.pool, "copy", lambda *ends: time.sleep(late) or copy(*ends))
     back = np.zeros_like(block)
@@ -104,7 +108,8 @@ def test_what_a_scatter_raises_reaches_who_waits():
     with pytest.raises(RuntimeError, match="fell off"):
         pending.result()
     assert unfinished([pending]) == (pending,)  # until somebody has heard of it
-    out, gpu = np.zeros(8), GPU((8,), [ring._out[0].memory], 0)
+    out = np.zeros(8)
+    gpu = GPU((8,), [ring._out[0].memory], 0)
     gpu.memory[:] = 7
     for future in ring.store([out], gpu.give, lambda: gpu.last):  # by the same buffer
         future.result()
@@ -113,7 +118,8 @@ def test_what_a_scatter_raises_reaches_who_waits():
 
 
 def test_a_ring_closes_also_where_the_gpu_has_failed():
-    before, ring = threading.enumerate(), Ring([np.zeros(64, np.uint8) for _ in range(2)], 2)
+    before = threading.enumerate()
+    ring = Ring([np.zeros(64, np.uint8) for _ in range(2)], 2)
 
     ring.load([np.zeros(8)], lambda *_: None, Broken)
     with pytest.raises(RuntimeError, match="fell off"):
@@ -126,8 +132,10 @@ def test_a_ring_closes_also_where_the_gpu_has_failed():
 def test_who_is_interrupted_loses_no_buffer(error, ahead):
     """Where the GPU is asked to copy, or told to tell when it is done."""
     buffers = [np.zeros(512, np.uint8) for _ in range(8)]
-    ring, views = Ring(buffers, 3), [np.full((40, 8), i + 1.0) for i in range(2)]
-    gpu, requested = GPU((40, 8), buffers, 0), []
+    ring = Ring(buffers, 3)
+    views = [np.full((40, 8), i + 1.0) for i in range(2)]
+    gpu = GPU((40, 8), buffers, 0)
+    requested = []
 
     def fail(*_):
         requested.append(1)
@@ -152,8 +160,10 @@ def test_who_is_interrupted_loses_no_buffer(error, ahead):
 @pytest.mark.parametrize("count", [2, 4, 6])
 def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
     """Pieces larger and smaller than buffers; some never asked for, some not told of."""
-    rng, buffers = np.random.default_rng(seed), [np.zeros(2048, np.uint8) for _ in range(count)]
-    ring, gpu = Ring(buffers, 3), GPU((1,), buffers, seed)
+    rng = np.random.default_rng(seed)
+    buffers = [np.zeros(2048, np.uint8) for _ in range(count)]
+    ring = Ring(buffers, 3)
+    gpu = GPU((1,), buffers, seed)
     pieces = [rng.standard_normal((1 + (7 * i) % 30, 40)) for i in range(24)]
     told = [i for i in range(24) if rng.random() < 0.8]
     requested = [i for i in range(24) if i not in told or rng.random() < 0.9]
@@ -201,7 +211,8 @@ begun = [pool.copy(each, source) for each in out]
 def test_threads_copy_all_of_an_array_and_nothing_else(part, least, monkeypatch):
     monkeypatch.setattr(module, "SHARE_NBYTES", 4096)
     monkeypatch.setattr(module, "STREAMED_NBYTES", least)
-    pool, block = CopyPool(3), np.random.default_rng(0).standard_normal((120, 1024))
+    pool = CopyPool(3)
+    block = np.random.default_rng(0).standard_normal((120, 1024))
     out = np.zeros_like(block)
     pool.copy(out[part], block[part]).result()
     expected = np.zeros_like(block)
@@ -216,7 +227,8 @@ def test_threads_copy_all_of_an_array_and_nothing_else(part, least, monkeypatch)
 def test_rows_of_any_width_and_place(width, shift, least, monkeypatch):
     monkeypatch.setattr(module, "STREAMED_NBYTES", least)
     source = np.random.default_rng(width).integers(0, 256, 40_000, np.uint8)
-    target, pool = np.zeros(60_000, np.uint8), CopyPool(1)
+    target = np.zeros(60_000, np.uint8)
+    pool = CopyPool(1)
     shape = (2, 3, width)
     rows = (25_000, 5000, 1), (18_000, 4500, 1)
     ends = (target[shift[0] :], source[shift[1] :])

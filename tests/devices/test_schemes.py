@@ -52,7 +52,8 @@ def counted_runs(view, part):
 
 @pytest.mark.parametrize(("shape", "nbytes", "digits", "notation"), SCHEMES)
 def test_scheme(shape, nbytes, digits, notation):
-    x, limits = values(*shape), TileLimits(nbytes, least=256)
+    x = values(*shape)
+    limits = TileLimits(nbytes, least=256)
     assert x.nbytes > nbytes  # larger than the card
     job = given(x, digits, notation)
     simulated = engine(nbytes, limits=limits)
@@ -133,7 +134,8 @@ def test_a_convolution_inside_a_blocks_own_memory():
     job = job_of_round(round_, ("<c16", "<c16"), inside=True)
     x = np.zeros(2048, complex)
     x[:1021] = values(1021)
-    expected, simulated = scipys(x[:1021], "fft"), engine(1 << 15)
+    expected = scipys(x[:1021], "fft")
+    simulated = engine(1 << 15)
     chirp = step.convolve
     spectrum = scipys(chirp_filter(np.arange(2048), 2048, chirp.length, chirp.sign, x.dtype), "fft")
     got = simulated.run(job, Source(lambda: x, again=False), {0: spectrum})

@@ -37,7 +37,8 @@ def test_multiply_makes_factors_from_terms():
     op = Multiply(x.shape, x.dtype.str, 0.5, True, (twiddle,), (chirp,))
     got = multiplied(op, x)
     for (i, j, k), value in np.ndenumerate(got):
-        power, n = (6 + j) * ((5 + i) // 2 % 3 * 4), (5 + i) * 2 + k
+        power = (6 + j) * ((5 + i) // 2 % 3 * 4)
+        n = (5 + i) * 2 + k
         factor = 0.5 * unit_roots(power, 97, -1) * (n < 13) * unit_roots(n * n, 26, 1)
         assert abs(value - np.conj(x[i, j, k]) * factor) < 1e-14
 
@@ -46,7 +47,8 @@ def strided(counts=(2,), source=(1,), source_start=0, dtype="<c16", by=None, tar
     return Strided(counts, source, source_start, target, 0, dtype, by)
 
 
-LINE, OTHER = DeviceArray(0, (24,), "<c16"), DeviceArray(512, (8,), "<c16")
+LINE = DeviceArray(0, (24,), "<c16")
+OTHER = DeviceArray(512, (8,), "<c16")
 
 
 @pytest.mark.parametrize(
@@ -81,10 +83,13 @@ def test_only_events_order_two_streams():
     def copied(seed, wait):
         device = SimulatedGPU(NBYTES, seed)
         device.reserve(NBYTES)
-        there, back = device.stream("h2d"), device.stream("d2h")
-        loaded, end = device.event("loaded"), device.event("end")
+        there = device.stream("h2d")
+        back = device.stream("d2h")
+        loaded = device.event("loaded")
+        end = device.event("end")
         device.wait(back, loaded)  # no mark yet: holds nothing up
-        x, y = np.arange(64.0), np.zeros(64)
+        x = np.arange(64.0)
+        y = np.zeros(64)
         device.h2d(there, x, DeviceArray(0, x.shape, "<f8"))
         device.record(loaded, there)
         if wait:
@@ -100,7 +105,8 @@ def test_only_events_order_two_streams():
 
 def test_memory_is_limited_and_holds_nan_until_something_is_written(device):
     assert device.memory().free == 0
-    out, stream = np.zeros(8, "c16"), device.stream("d2h")
+    out = np.zeros(8, "c16")
+    stream = device.stream("d2h")
     device.d2h(stream, DeviceArray(256, out.shape, "<c16"), out)
     device.synchronize_all()
     assert np.isnan(out).all()
@@ -119,7 +125,8 @@ def test_memory_is_limited_and_holds_nan_until_something_is_written(device):
 
 
 def test_plans_are_made_while_nothing_runs(device):
-    stream, op = device.stream("compute"), FFT("c2c", (8,), (8,), (0,), -1, "<c16")
+    stream = device.stream("compute")
+    op = FFT("c2c", (8,), (8,), (0,), -1, "<c16")
     device.work_nbytes(op)
     device.compute(stream, op, OTHER, OTHER)
     device.synchronize_all()

@@ -31,8 +31,12 @@ def homes_of(layout, count):
 
 def move(exchange, gpus, transport, upload=np.array):
     """All target blocks, equal to those gathered on the host, and bytes by event."""
-    rng, count = np.random.default_rng(2), gpus.count
-    kept, blocks, made, moved = {}, {}, {}, {"peer_host": 0, "peer_direct": 0}
+    rng = np.random.default_rng(2)
+    count = gpus.count
+    kept = {}
+    blocks = {}
+    made = {}
+    moved = {"peer_host": 0, "peer_direct": 0}
     for block, home in homes_of(exchange.source, count).items():
         shape = exchange.source.shape(block)
         kept[block] = random_array(shape, "c16", rng)

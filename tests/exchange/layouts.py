@@ -22,7 +22,9 @@ class Place:
 
 def fine_places(factors, done=0):
     """The fine digits of an axis of which the first `done` factors are transformed already."""
-    total, places, stride = math.prod(factors), [], 1
+    total = math.prod(factors)
+    places = []
+    stride = 1
     for n in factors[:done]:
         places.append(Place(1, stride, n))
         stride *= n
@@ -52,7 +54,8 @@ def merged(places, shared_layouts):
 def groupings(draw, digits, *, cut=None):
     """Groups of one to three digits in any order, each cut anyhow, or as `cut` says."""
     digits = draw(st.permutations(digits))
-    groups, rest = [], list(digits)
+    groups = []
+    rest = list(digits)
     while rest:
         count = draw(st.integers(1, min(3, len(rest))))
         mine, rest = tuple(rest[:count]), rest[count:]
@@ -129,7 +132,8 @@ def aligned_cuts(draw, digits, places):
 @st.composite
 def half_spectra(draw, factors):
     """A layout of half a spectrum whose first output digit is `factors[0]`, halved."""
-    digits, stride = [], 1
+    digits = []
+    stride = 1
     for j, n in enumerate(factors):
         digits.append(Digit(1, stride, half(n) if j == 0 else n, n))
         stride *= n
@@ -164,7 +168,8 @@ def index_of(layout, block, stages):
 
 def stage_weights(*layouts):
     """A factor for each stage that keeps the stages' indices apart."""
-    weights, weight = {}, 1
+    weights = {}
+    weight = 1
     for digit in itertools.chain.from_iterable(layout.digits for layout in layouts):
         weights.setdefault(digit.stage, 0)
         weights[digit.stage] = max(weights[digit.stage], digit.stride * digit.radix)

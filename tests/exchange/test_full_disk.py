@@ -26,10 +26,12 @@ VALUES = np.random.default_rng(8).standard_normal(2**17)
 CHUNK = 2**13
 
 #: Bytes that a file may have: not even the shards of one source block, or those of some.
-FEW, SOME = 1000, 50_000
+FEW = 1000
+SOME = 50_000
 
 #: Far below the minutes for which distributed tries an `OSError` again, and what compiling takes.
-SOON, COMPILED = 60, 200
+SOON = 60
+COMPILED = 200
 
 SAID = r"[\d.]+ \w+ are missing for shards that wait on the worker tcp://.*local_directory.*shuffle"
 

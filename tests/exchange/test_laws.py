@@ -200,7 +200,8 @@ def mirrored_pairs(draw):
     largest = {1: 5, 2: 4}.get(ndim, 3)
     real = draw(st.integers(0, ndim - 1))
     others = tuple(a for a in range(ndim) if a != real and draw(st.booleans()))
-    source, target = [], []
+    source = []
+    target = []
     for axis in range(ndim):
         if axis == real:
             a, b, length = draw(real_axes(largest))
@@ -245,7 +246,8 @@ def real_axes(draw, largest):
     # the input of c2r steps: natural order to digits, of which the last is halved
     whole = Digit(0, 1, half(length), length)
     source = AxisLayout((Group((whole,), draw(chunks_of(half(length), 5))),))
-    digits, stride = [], length
+    digits = []
+    stride = length
     for j, n in enumerate(factors):
         stride //= n
         digits.append(Digit(0, stride, half(n) if j == len(factors) - 1 else n, n))
@@ -330,7 +332,8 @@ def present_numbers(axis):
 @st.composite
 def stored_pairs(draw):
     """An array as it is stored, and blocks in digits of its axes."""
-    source, target = [], []
+    source = []
+    target = []
     for _ in range(draw(st.integers(1, 3))):
         factors = draw(st.lists(st.integers(2, 4), min_size=1, max_size=3))
         source.append(draw(plain_layouts(math.prod(factors))))
@@ -408,7 +411,8 @@ def test_cuts_of_one_axis_meet_where_both_are_cut(before, after, count):
 def runs_by_force(source, target, block, index):
     """Sources, contiguous runs, and the widths of the runs that a target block reads."""
     wanted = index(target, block).ravel()
-    sources, widths = 0, []
+    sources = 0
+    widths = []
     for mine in source.indices():
         read = np.isin(index(source, mine).ravel(), wanted)
         sources += bool(read.any())

@@ -48,7 +48,8 @@ def addresses(count):
 )
 def test_groups_take_turns(grids, number):
     """Over all groups of an exchange as over the blocks of one."""
-    specs, before = [], 0
+    specs = []
+    before = 0
     for grid in grids:
         specs.append(Spec("x", True, (), (), tuple(map(range, grid)), before, "plan", 0))
         before += math.prod(grid)
@@ -100,7 +101,8 @@ def test_tasks_stay_small():
 @pytest.mark.parametrize("dtype", ["f4", "c8", "c16", "g"])
 def test_values_are_read_as_they_were_written(dtype, tmp_path):
     """However often a file is added to."""
-    written, run = [], RechunkRun.__new__(RechunkRun)
+    written = []
+    run = RechunkRun.__new__(RechunkRun)
     vars(run).update(_folder=tmp_path, local_address="here")
     for turn in range(9):
         parts = [((turn, 10**k), k, np.full(3 * turn + k, k, dtype)) for k in (1, 2, 3)]

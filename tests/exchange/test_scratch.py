@@ -43,7 +43,8 @@ def file(target, nbytes, exchange="exchange1"):
 
 def written(scratch, shards, target=(2, 1), order=None):
     """Shards written in any order, and where they are."""
-    total, begins = sum(s.nbytes for s in shards), np.cumsum([0, *(s.nbytes for s in shards)])
+    total = sum(s.nbytes for s in shards)
+    begins = np.cumsum([0, *(s.nbytes for s in shards)])
     parts = {}
     for i in order or range(len(shards)):
         begin = int(begins[i])
@@ -83,7 +84,8 @@ def test_a_file_is_its_shards_one_after_the_other(scratch, monkeypatch):
 
 def test_a_file_gets_its_size_once_while_nobody_else_writes(scratch, monkeypatch):
     """Where a file system cannot reserve room, the C library writes zeros: over what comes then."""
-    began, calls = threading.Barrier(2), []
+    began = threading.Barrier(2)
+    calls = []
 
     def reserve(handle, begin, total):
         """Look what is there, and a while later write zeros where nothing was."""
@@ -107,7 +109,8 @@ def test_a_file_gets_its_size_once_while_nobody_else_writes(scratch, monkeypatch
     monkeypatch.setattr(scratch_module, "os", own)
     monkeypatch.setattr(os, "posix_fallocate", reserve)
     shards = random_shards(100, 33)
-    total, begins = sum(s.nbytes for s in shards), [0, shards[0].nbytes]
+    total = sum(s.nbytes for s in shards)
+    begins = [0, shards[0].nbytes]
     whole = file((2, 1), total)
     sums = in_threads(2, lambda i: scratch.write(whole, begins[i], shards[i]))
     assert sums == [checksum(s.view(np.uint8)) for s in shards]
@@ -215,7 +218,9 @@ def test_large_shards_begin_at_whole_units_and_are_read_once(scratch):
 def test_what_a_second_look_finds_right_is_right(scratch, monkeypatch):
     """A bit that flips on the way from the disk does no harm."""
     shards = random_shards(4, 6)
-    parts, real, flips = written(scratch, shards), scratch_module.File.read, [4]
+    parts = written(scratch, shards)
+    real = scratch_module.File.read
+    flips = [4]
 
     def read(file, out, begin):
         found = real(file, out, begin)
@@ -235,7 +240,8 @@ def test_what_a_second_look_finds_right_is_right(scratch, monkeypatch):
 
 def test_a_folder_goes_with_its_object(tmp_path):
     place = ScratchPlace(str(tmp_path / "deep" / "er"), "n")
-    one, other = open_scratch(place, shared=False), open_scratch(place, shared=False)
+    one = open_scratch(place, shared=False)
+    other = open_scratch(place, shared=False)
     assert one.folder != other.folder
     one.write(file((0,), 8), 0, np.zeros(1))
     folder = one.folder
@@ -251,7 +257,8 @@ def test_a_folder_goes_with_its_object(tmp_path):
 def test_a_folder_lives_as_long_as_anybody_holds_it(tmp_path):
     """Whoever has been told of it holds it; one that is gone has let go."""
     place = ScratchPlace(str(tmp_path), "n")
-    opened, same = open_scratch(place, shared=True), open_scratch(place, shared=True)
+    opened = open_scratch(place, shared=True)
+    same = open_scratch(place, shared=True)
     assert opened.folder == same.folder
     same.close()
     told = pickle.loads(pickle.dumps(opened))

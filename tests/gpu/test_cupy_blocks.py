@@ -139,7 +139,8 @@ def test_blocks_of_both_kinds_are_refused():
 
 def test_a_single_transform_of_more_than_2_to_the_31_elements():
     """A block of 17 GiB on the card, against a few values that are known."""
-    cp, n = cupy(), 2**31 + 2**20
+    cp = cupy()
+    n = 2**31 + 2**20
     free = cp.cuda.runtime.memGetInfo()[0]
     if free < 4 * 8 * n:
         pytest.skip("needs 70 GB on the card")

@@ -200,7 +200,8 @@ def test_transposes_multiply_factors(device, shape, axes, conjugate, chirped, dt
 def test_strided_copies_multiply_factors(device, flips, dtype):
     """What is turned round along some dimensions, as the mirror image of half a spectrum is."""
     shape = (6, 53, 70)
-    x, by = values(shape, dtype), factors(shape, dtype, True, True)
+    x = values(shape, dtype)
+    by = factors(shape, dtype, True, True)
     strides = tuple(flip * step for flip, step in zip(flips, (3710, 70, 1), strict=True))
     start = sum((n - 1) * -min(0, s) for n, s in zip(shape, strides, strict=True))
     op = Strided(shape, strides, start, (1, 6 * 70, 6), 0, x.dtype.str, by)
@@ -214,12 +215,14 @@ def test_more_elements_are_turned_than_32_bits_count(device):
     if device.memory().free < 40 << 30:
         pytest.skip("the GPU has not 40 GiB free")
     cp = cupy()
-    left, right = Term(0, 0, 1, BIG, 1), Term(1, 0, 1, BIG, 1)
+    left = Term(0, 0, 1, BIG, 1)
+    right = Term(1, 0, 1, BIG, 1)
     by = Multiply(shape, "<c8", 0.5, False, (Twiddle(2**32, -1, (left,), (right,)),))
     op = transposed(shape, (1, 0), "<c8", by)
     with cp.cuda.Device(available()[0]):
         try:
-            x, y = cp.full(shape, 2, "c8"), cp.zeros(shape[::-1], "c8")
+            x = cp.full(shape, 2, "c8")
+            y = cp.zeros(shape[::-1], "c8")
             cp.cuda.get_current_stream().synchronize()
             kernels.strided(op, x.data.ptr, y.data.ptr)
             for row in (0, 1, 16384, 32770):
@@ -253,7 +256,8 @@ def block_in(kind, shape, dtype):
     ],
 )
 def test_views_travel_there_and_back(device, kind, dtype, part):
-    x, back = block_in(kind, (64, 16, 1024), dtype), block_in(kind, (64, 16, 1024), dtype)
+    x = block_in(kind, (64, 16, 1024), dtype)
+    back = block_in(kind, (64, 16, 1024), dtype)
     if kind == "pinned":
         form = View(
             (64, 16, 8), x.strides, x.itemsize, (128 * x.itemsize, 8 * x.itemsize, x.itemsize)
@@ -271,7 +275,8 @@ def test_views_travel_there_and_back(device, kind, dtype, part):
     "inside", [np.s_[:, 1:7, 50:639], np.s_[2:102, 3:9, :589], np.s_[1:101, :6]]
 )
 def test_every_route_reaches_into_a_part_of_a_larger_array(device, monkeypatch, chosen, inside):
-    x, back = block_in("pinned", (140, 9, 700), "c8"), block_in("pinned", (100, 6, 589), "c8")
+    x = block_in("pinned", (140, 9, 700), "c8")
+    back = block_in("pinned", (100, 6, 589), "c8")
     part = np.s_[3:103, 2:8, 11:600]
     whole = block_in(
         "pinned", (102 if inside[0].stop else 100, 9, 589 if len(inside) < 3 else 700), "c8"
@@ -290,7 +295,9 @@ def test_every_route_reaches_into_a_part_of_a_larger_array(device, monkeypatch, 
 
 
 def test_arrays_of_others_are_pinned_where_they_are(device):
-    x, back = values((1 << 21,), "c16"), np.zeros(1 << 21, "c16")  # 32 MiB each
+    # 32 MiB each
+    x = values((1 << 21,), "c16")
+    back = np.zeros(1 << 21, "c16")
     assert not is_pinned(x)
     array = DeviceArray(0, x.shape, "<c16")
     copied(device, (x, array), (array, back))
@@ -313,11 +320,13 @@ def test_a_wait_on_an_event_covers_the_scatter(device, monkeypatch, unpinned):
     monkeypatch.setattr(ring, "SHARE_NBYTES", 1 << 16)
     block = np.zeros((1 << 14, 512), "c8")  # 64 MiB in ordinary memory
     expected = values(block.shape, "c8")
-    there, back = device.stream("h2d"), device.stream("d2h")
+    there = device.stream("h2d")
+    back = device.stream("d2h")
     a = DeviceArray(0, block.shape, "<c8")
     b = DeviceArray(a.nbytes, block.shape, "<c8")
     for turn in range(3):
-        wanted, end = expected * (turn + 1), device.event("end")
+        wanted = expected * (turn + 1)
+        end = device.event("end")
         device.h2d(there, wanted, a)
         device.record(end, there)
         device.wait(back, end)
@@ -326,7 +335,9 @@ def test_a_wait_on_an_event_covers_the_scatter(device, monkeypatch, unpinned):
         device.record(stored, back)
         device.wait(there, stored)
         device.h2d(there, block, b)
-        loaded, last, out = device.event("loaded"), device.event("last"), np.empty_like(block)
+        loaded = device.event("loaded")
+        last = device.event("last")
+        out = np.empty_like(block)
         device.record(loaded, there)
         device.wait(back, loaded)
         device.d2h(back, b, out)
@@ -336,7 +347,8 @@ def test_a_wait_on_an_event_covers_the_scatter(device, monkeypatch, unpinned):
 
 
 def test_buffers_of_the_ring_go_back_to_the_driver(monkeypatch, unpinned):
-    pool, held = cupy().get_default_pinned_memory_pool(), []
+    pool = cupy().get_default_pinned_memory_pool()
+    held = []
     alloc = cupy().cuda.alloc_pinned_memory
 
     def taken(nbytes):
@@ -350,7 +362,8 @@ def test_buffers_of_the_ring_go_back_to_the_driver(monkeypatch, unpinned):
     other = CupyGPU(available()[0])
     other.reserve(64 * MIB)
     x = np.arange(3 * MIB, dtype="f8")
-    out, array = np.empty_like(x), DeviceArray(0, x.shape, "<f8")
+    out = np.empty_like(x)
+    array = DeviceArray(0, x.shape, "<f8")
     copied(other, (x, array), (array, out))
     assert np.array_equal(out, x)
     requested = cupy().cuda.pinned_memory.is_memory_pinned
@@ -372,7 +385,8 @@ def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
     x = values((100, 100), "c16")
     op = FFT("c2c", x.shape, x.shape, (0,), -1, "<c16")
     out = np.empty_like(x)
-    array, stream = DeviceArray(0, x.shape, "<c16"), other.stream("h2d")
+    array = DeviceArray(0, x.shape, "<c16")
+    stream = other.stream("h2d")
     other.h2d(stream, x, array)
     other.work_nbytes(op)
     other.compute(stream, op, array, array, DeviceArray(MIB, (0,), "|u1"))

@@ -63,7 +63,8 @@ def test_bytes_of_each_transport(ordinals, transport):
 
 @on_one_and_two
 def test_a_gpu_without_memory_refuses(ordinals):
-    pool, n = cupy().get_default_memory_pool(), 64
+    pool = cupy().get_default_memory_pool()
+    n = 64
     data = n**3 * 16 * ordinals.count(ordinals[1]) // 2
     with cupy().cuda.Device(ordinals[1]):
         pool.free_all_blocks()
@@ -90,7 +91,8 @@ CASES = pytest.mark.parametrize(
 
 def check(done, expected):
     """Compare blocks with what is expected; return their devices."""
-    devices, got = set(), np.empty_like(expected)
+    devices = set()
+    got = np.empty_like(expected)
     starts = [np.cumsum((0, *cut)) for cut in done.chunks]
     for key, block in done.dask.items():
         values = getattr(block, "value", block)

@@ -25,7 +25,8 @@ class Keeping(Callback):
     """Keeps blocks whose key says `part`, and puts them into later computations."""
 
     def __init__(self, part):
-        self.part, self.kept = part, {}
+        self.part = part
+        self.kept = {}
 
     def _start(self, dsk):
         for key in set(dsk) & set(self.kept):

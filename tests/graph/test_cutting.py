@@ -11,7 +11,8 @@ from dask_bigfft import fft
 from dask_bigfft.graph import layer
 
 RNG = np.random.default_rng(3)
-LENGTH, CHUNK = 2**15, 32
+LENGTH = 2**15
+CHUNK = 32
 VALUES = RNG.standard_normal(LENGTH) + 1j * RNG.standard_normal(LENGTH)
 
 

@@ -13,7 +13,8 @@ from dask_bigfft.kernels.libraries import FFTLibrary, usable
 @pytest.mark.parametrize("kernel", usable())
 @pytest.mark.parametrize("kind", ["fft", "fft2", "rfft2"])
 def test_a_block_alone_is_right_and_gets_them_all(kernel, kind, monkeypatch):
-    requested, using = [], FFTLibrary.using
+    requested = []
+    using = FFTLibrary.using
 
     def noted(self, threads):
         requested.append(threads)

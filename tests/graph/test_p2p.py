@@ -57,7 +57,8 @@ def test_blocks_lie_evenly_after_a_persist(client: Client) -> None:
 @pytest.mark.parametrize("disk", [True, False])
 def test_there_and_back(client: Client, kind: str, disk: bool) -> None:
     """Half spectra are mirrored on the way; shards wait in files or in memory."""
-    forward, inverse = getattr(fft, kind), {"rfftn": fft.irfftn, "fftn": fft.ifftn}[kind]
+    forward = getattr(fft, kind)
+    inverse = {"rfftn": fft.irfftn, "fftn": fft.ifftn}[kind]
     with dask.config.set({"distributed.p2p.storage.disk": disk}):
         spectrum = forward(blocks())
         back = inverse(spectrum, s=FIELD.shape, axes=(0, 1, 2))
@@ -86,7 +87,8 @@ def test_single_precision_padding_and_odd_chunks(
     a = RNG.standard_normal((30, 7, 11)).astype("f4")
     x = da.from_array(a, chunks=((7, 11, 12), (3, 4), (5, 1, 5)))
     y = fft.rfftn(x, s=(64, 9, 12), axes=(0, 1, 2))
-    found, wanted = y.compute(), np.fft.rfftn(a.astype("f8"), s=(64, 9, 12), axes=(0, 1, 2))
+    found = y.compute()
+    wanted = np.fft.rfftn(a.astype("f8"), s=(64, 9, 12), axes=(0, 1, 2))
     assert found.dtype == np.complex64
     assert np.linalg.norm(found - wanted) <= 1e-6 * np.linalg.norm(wanted)
     widths = {task.spec.width for task in dict(y.dask).values() if hasattr(task, "spec")}
@@ -108,7 +110,8 @@ def test_rounds_that_another_result_reads_are_kept(client: Client) -> None:
 
 def test_two_computations_of_one_shuffle(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """What tasks of one have put together those of the other ask for as well."""
-    requested, plainly = threading.Event(), p2p.barrier
+    requested = threading.Event()
+    plainly = p2p.barrier
 
     def barrier(*arguments: Any) -> int:
         requested.wait(20)
@@ -123,7 +126,8 @@ def test_two_computations_of_one_shuffle(client: Client, monkeypatch: pytest.Mon
         await reopened(run)
 
     monkeypatch.setattr(p2p.RechunkRun, "_begin_anew", counted)
-    y, wanted = fft.fftn(blocks()), np.fft.fftn(FIELD)
+    y = fft.fftn(blocks())
+    wanted = np.fft.fftn(FIELD)
     part = y.blocks[0].persist()  # all of them, by tasks of other names
     whole = client.compute(y)
     requested.set()
@@ -137,7 +141,8 @@ def test_the_scheduler_is_asked_again_where_a_connection_is_lost(
     client: Client, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Before the scheduler knows of a question, or with its answer."""
-    plainly, cut = distributed.core.send_recv, Counter[str]()
+    plainly = distributed.core.send_recv
+    cut = Counter[str]()
 
     async def losing(comm: Any, op: str, **others: Any) -> Any:
         if not op.startswith("shuffle_") or op in UNASKED or cut[op]:
@@ -177,8 +182,10 @@ def test_shards_wait_in_memory_as_far_as_there_is_room(
 
     Nothing is left behind, and shards that wait keep no other memory alive.
     """
-    written, owners = Counter[str](), list[tuple[Any, Any]]()
-    take, write = p2p.RechunkRun._receive, p2p.RechunkRun._write_frames
+    written = Counter[str]()
+    owners = list[tuple[Any, Any]]()
+    take = p2p.RechunkRun._receive
+    write = p2p.RechunkRun._write_frames
 
     async def noted(self: Any, *arguments: Any, **named: Any) -> None:
         await take(self, *arguments, **named)
@@ -211,8 +218,11 @@ def test_blocks_that_are_wanted_again_while_others_are_not_made(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their shards have gone from memory: the shuffle begins anew, and what comes out is right."""
-    go_on, last, requested = threading.Event(), (15,), Counter[str]()
-    put_together, reopened = carriers.put_together, p2p.RechunkRun._begin_anew
+    go_on = threading.Event()
+    last = (15,)
+    requested = Counter[str]()
+    put_together = carriers.put_together
+    reopened = p2p.RechunkRun._begin_anew
 
     def waiting(run: Any, number: int, block: tuple[int, ...], *rest: Any) -> np.ndarray:
         if block == last and number == len(run.plan.exchanges) - 1:

@@ -42,7 +42,8 @@ def test_batches_on_several_gpus(transport, devices):
     assert np.linalg.norm(got - expected) <= 1e-14 * np.linalg.norm(expected)
     needed = x.nbytes * (devices - 1) // devices
     assert moved == RATIO.get(transport, 1.0) * needed
-    data, block = x.nbytes // devices, x.nbytes // 6
+    data = x.nbytes // devices
+    block = x.nbytes // 6
     assert all(3 * data <= peak <= 3 * data + block for peak in gpus.peak)
     (run,) = report(lazy).runs
     assert run.device_peaks == {("", gpu): nbytes for gpu, nbytes in enumerate(gpus.peak)}

@@ -20,7 +20,8 @@ def test_compiling_is_said_and_counts_for_no_phase():
 
     load_numba()
     slow.__module__ = "dask_bigfft.kernels.of_this_test"
-    function, x = numba.njit(nogil=True)(slow), np.ones(9)
+    function = numba.njit(nogil=True)(slow)
+    x = np.ones(9)
     with heard() as events, during("0a1b", 2):
         started = time.perf_counter()
         with measured("twiddle", x.nbytes):

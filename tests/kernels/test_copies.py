@@ -49,7 +49,8 @@ def way(request):
 @st.composite
 def views(draw, counts, order):
     """Strides, in elements, of a view of `counts`, and the size of the memory it needs."""
-    strides, room = [0] * len(counts), 1
+    strides = [0] * len(counts)
+    room = 1
     for d in order:
         step = draw(st.integers(1, 3)) if draw(st.booleans()) else 1
         strides[d] = room * step
@@ -159,7 +160,8 @@ def test_parts_of_a_copy(counts, first, low, width, dim, axes, conjugate):
     shape[dim] = width
     target = np.zeros(shape, complex)
     copies_of_target = Copies(target)
-    read, write = (0, source.strides), (0, target.strides)
+    read = (0, source.strides)
+    write = (0, target.strides)
     copies_of_target.add(source, counts, read, write, conjugate, dim, first, target.strides[dim])
     copies_of_target.run(low, low + width, low)
     whole = np.zeros([*counts[:dim], first + counts[dim] + 40, *counts[dim + 1 :]], complex)

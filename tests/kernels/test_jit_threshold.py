@@ -40,7 +40,9 @@ def test_a_first_compute_does_not_wait_for_the_compiler(kind, shape, chunks, tmp
 
 
 def test_no_call_loads_all_of_numba(monkeypatch):
-    loaded, load, complex_ = [], copies.load_types, np.dtype("D")
+    loaded = []
+    load = copies.load_types
+    complex_ = np.dtype("D")
     monkeypatch.setattr(copies, "load_types", loaded.append)
     monkeypatch.setattr(copies, "_counted", Counter())
     monkeypatch.setattr(copies, "_left", [copies.FIRST])

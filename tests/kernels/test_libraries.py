@@ -118,7 +118,8 @@ def test_r2c_and_c2r(library, shape, dims, dtype):
     if wide not in library.dtypes:
         pytest.skip(f"{library.name} has no {wide}")
     x = random_array(shape, dtype, 0)
-    dim, n = dims[0], shape[dims[0]]
+    dim = dims[0]
+    n = shape[dims[0]]
     half = random_array(np.take(x, range(n // 2 + 1), axis=dim).shape, wide, 1)
     for sign, scale in itertools.product(SIGNS, SCALES):
         expected = exact_r2c(x, dim, sign, scale)
@@ -159,7 +160,8 @@ def test_c2c_of_real_values(library, dtype, shape, dims):
 def test_c2c_writes_to_out_and_only_reads(library):
     for dtype in (np.complex128, np.float64):
         x = random_array((6, 20), dtype, 0)
-        kept, memory = x.copy(), np.full((20, 8), np.nan, complex)
+        kept = x.copy()
+        memory = np.full((20, 8), np.nan, complex)
         out = memory.T[:6]  # any strides
         found = library.run(Call("c2c", (1,), -1, "ortho"), x, out)
         if library.supports_out:

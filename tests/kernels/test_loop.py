@@ -66,7 +66,8 @@ def expected_round(values, round_, block, steps):
     """The round by its definition: FFT of the digit, then exp(sign*2j*pi*k*r/M)."""
     found = values.astype(np.clongdouble)
     for step in steps:
-        dim, axis = round_.dim(step), round_.target.axes[step.axis]
+        dim = round_.dim(step)
+        axis = round_.target.axes[step.axis]
         if step.kind == "c2r":
             found = exact_irdft(found, step.length, dim, step.sign)
         else:
@@ -136,7 +137,8 @@ def test_a_round_over_several_axes(monkeypatch, data, tile):
     ]
     some = data.draw(st.integers(0, 2))
     sign = data.draw(st.sampled_from([-1, 1]))
-    steps, axes = [], []
+    steps = []
+    axes = []
     for a, (step, axis) in enumerate(found):
         if a == some and a != real:
             axes.append(plain(2, (1, 1)))
@@ -149,7 +151,8 @@ def test_a_round_over_several_axes(monkeypatch, data, tile):
 
 def test_a_chirp_before_and_after_a_whole_axis():
     """Chirp, FFT, chirp on one axis, and a real axis that is made real in the same round."""
-    n, m = 5, 12
+    n = 5
+    m = 12
     first = Digit(0, 1, m, m)
     step = Step(
         0,

@@ -87,7 +87,8 @@ def test_chirps(length, stride, first, dtype, sign):
 
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
 def test_filter_is_a_chirp_wrapped_around(dtype):
-    padded, length = 2 * LONG + 5, LONG
+    padded = 2 * LONG + 5
+    length = LONG
     n = np.array([0, 1, 2, LONG - 1, LONG, LONG + 5, LONG + 6, padded - 2, padded - 1])
     found = chirp_filter(n.reshape(3, 3), padded, length, 1, dtype)
     assert found.shape == (3, 3)

@@ -84,7 +84,8 @@ def test_slabs_have_one_exchange_with_the_papers_numbers(found):
     text = str(found)
     assert tensors(found, 1) == [(64, 64, 64), (64, 1, 1)]
     assert tensors(found, 2) == [(64, 4096, 4096)]
-    (local,), (exchange,) = lines_of(text, "local"), lines_of(text, "exchange")
+    (local,) = lines_of(text, "local")
+    (exchange,) = lines_of(text, "exchange")
     assert local.endswith("nothing travels")
     assert exchange == (
         "exchange  8 blocks (8, 64, 64) -> 8 blocks (64, 8, 64), 1 group, fan-in 8, C = 64, "
@@ -137,7 +138,8 @@ def test_a_plan_of_4096_blocks_prints_in_a_second(shape, chunks, kind):
     found = plan(shape, chunks, "c8", kind)
     assert found.source.blocks == 4096
     started = time.process_time()  # some milliseconds, however busy the machine is
-    text, html = found.explain(), found._repr_html_()
+    text = found.explain()
+    html = found._repr_html_()
     assert time.process_time() - started < 1
     assert len(text) < 8000
     assert len(html) < 60_000
@@ -151,7 +153,9 @@ class Checker(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.open, self.count, self.texts = [], {}, []
+        self.open = []
+        self.count = {}
+        self.texts = []
 
     def handle_starttag(self, tag, attrs):
         self.handle_startendtag(tag, attrs)

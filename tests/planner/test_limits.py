@@ -34,7 +34,8 @@ def test_what_is_not_searched_would_not_fit(
 
         def found(times: float = times) -> Plan | None:
             on = Machine(int(times * x.nbytes), 2, 1)
-            spec, request = transform_spec(kind, shape, x.dtype), Request(x.chunks, storage="auto")
+            spec = transform_spec(kind, shape, x.dtype)
+            request = Request(x.chunks, storage="auto")
             try:
                 return replace(search.find_plan(spec, request, on), reason="")
             except ValueError as error:
@@ -104,7 +105,8 @@ def test_changes_keep_the_rounds_that_were_named() -> None:
 
 
 def test_a_refusal_takes_few_searches(monkeypatch: pytest.MonkeyPatch) -> None:
-    count, plans = [0], search.ranked_plans
+    count = [0]
+    plans = search.ranked_plans
 
     def watched(*arguments: Any) -> list[Plan]:
         count[0] += 1

@@ -104,7 +104,8 @@ def test_another_machine_has_whole_numbers_of_things(arguments):
 
 def test_a_machine_like_this_one_has_the_same_forecast():
     plan = dask_bigfft.plan(da.zeros((512, 512), chunks=(64, 512)), "fft2", kernel="scipy")
-    profile, machine = plan.machine.profile, plan.machine
+    profile = plan.machine.profile
+    machine = plan.machine
     found = plan.forecast(profile, threads=machine.threads, gpus=machine.gpus)
     assert machine.shared
     assert found == plan.expected

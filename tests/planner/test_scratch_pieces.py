@@ -20,7 +20,8 @@ from dask_bigfft.runs import RunRequest, planned_input
 from dask_bigfft.storage import sources
 from dask_bigfft.testing.strategies import random_array
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+GIB = 1 << 30
 AS_THEY_COME = {"bigfft.scratch.min-write": 0}
 
 #: Kind, shape, chunks, memory limit: 4 to 64 times as many bytes of complex64 as memory.

@@ -24,7 +24,8 @@ def declared(count):
 
 
 #: Before its first heartbeat, and without being asked for anything.
-SILENT, FOUND = {"metrics": {}, "resources": {}}, {"gpu": {"name": "a card"}}
+SILENT = {"metrics": {}, "resources": {}}
+FOUND = {"gpu": {"name": "a card"}}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ def test_places_by_their_definition(digits):
     n = math.prod(digits)
     expected = []
     for place in itertools.product(*map(range, digits)):  # row-major
-        frequency, weight = 0, 1
+        frequency = 0
+        weight = 1
         for k, digit in zip(place, digits, strict=True):
             frequency, weight = frequency + weight * k, weight * digit
         expected.append(frequency)

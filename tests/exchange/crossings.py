@@ -33,14 +33,14 @@ def move(exchange, gpus, transport, upload=np.array):
     """All target blocks, equal to those gathered on the host, and bytes by event."""
     rng = np.random.default_rng(2)
     count = gpus.count
-    kept = {}
+    host_blocks = {}
     blocks = {}
-    made = {}
+    arrived = {}
     moved = {"peer_host": 0, "peer_direct": 0}
     for block, home in homes_of(exchange.source, count).items():
         shape = exchange.source.shape(block)
-        kept[block] = random_array(shape, "c16", rng)
-        blocks[block] = upload(kept[block])
+        host_blocks[block] = random_array(shape, "c16", rng)
+        blocks[block] = upload(host_blocks[block])
         gpus.put(home, blocks[block])
 
     sides = SimpleNamespace(source=exchange.source, target=exchange.target)
@@ -50,12 +50,12 @@ def move(exchange, gpus, transport, upload=np.array):
         crossing = Crossing(exchange, sides, homes, blocks, lambda source, target: transport)
         crossing.take(blocks)
         for block, home in homes_of(exchange.target, count).items():
-            made[block] = crossing.arrived(block).array
-            assert gpus.home(made[block]) == home
+            arrived[block] = crossing.arrived(block).array
+            assert gpus.home(arrived[block]) == home
     for event, numbers in seen:
         moved[event] += int(numbers["nbytes"])
-    for block, values in made.items():
+    for block, values in arrived.items():
         values = values.get() if hasattr(values, "get") else values
-        expected = view_of(exchange, block, np.dtype("c16"), kept.__getitem__).gather()
+        expected = view_of(exchange, block, np.dtype("c16"), host_blocks.__getitem__).gather()
         np.testing.assert_array_equal(values, expected)
-    return made, moved
+    return arrived, moved

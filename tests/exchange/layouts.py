@@ -20,16 +20,16 @@ class Place:
     radix: int
 
 
-def fine_places(factors, done=0):
-    """The fine digits of an axis of which the first `done` factors are transformed already."""
+def fine_places(factors, transformed_count=0):
+    """The fine digits of an axis whose first `transformed_count` factors are transformed."""
     total = math.prod(factors)
     places = []
     stride = 1
-    for n in factors[:done]:
+    for n in factors[:transformed_count]:
         places.append(Place(1, stride, n))
         stride *= n
     rest = total // stride
-    for n in factors[done:]:
+    for n in factors[transformed_count:]:
         rest //= n
         places.append(Place(0, rest, n))
     return places
@@ -91,10 +91,10 @@ def axis_pairs(draw, largest=60, *, cut=None):
     while math.prod(factors) > largest:
         factors.pop()
     factors = factors or [largest]
-    done = draw(st.integers(0, len(factors)))
-    places = fine_places(factors, done)
+    transformed_count = draw(st.integers(0, len(factors)))
+    places = fine_places(factors, transformed_count)
     target = draw(axis_layouts(places, cut=cut))
-    if done == 0 and cut is None and draw(st.booleans()):
+    if transformed_count == 0 and cut is None and draw(st.booleans()):
         return draw(plain_layouts(math.prod(factors))), target
     return draw(axis_layouts(places, cut=cut)), target
 
@@ -173,10 +173,10 @@ def stage_weights(*layouts):
     for digit in itertools.chain.from_iterable(layout.digits for layout in layouts):
         weights.setdefault(digit.stage, 0)
         weights[digit.stage] = max(weights[digit.stage], digit.stride * digit.radix)
-    found = {}
+    factor_of_stage = {}
     for stage in sorted(weights):
-        found[stage], weight = weight, weight * (weights[stage] + 1)
-    return found, weight
+        factor_of_stage[stage], weight = weight, weight * (weights[stage] + 1)
+    return factor_of_stage, weight
 
 
 def whole_index(source, target):

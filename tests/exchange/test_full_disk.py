@@ -46,19 +46,19 @@ def limit(most: int) -> int:
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """A cluster of two workers."""
-    with Processes(tmp_path_factory.mktemp("cluster"), 2) as found:
-        yield found
+    with Processes(tmp_path_factory.mktemp("cluster"), 2) as processes:
+        yield processes
 
 
 @pytest.fixture
 def client(workers: Processes) -> Iterator[Client]:
     options = {**SETTINGS, "bigfft.exchange.carrier": "p2p", "bigfft.planner.min-chunk": 0}
-    with dask.config.set(options), Client(scheduler_file=workers.file) as found:
-        found.wait_for_workers(2)
-        found.run(dask.config.set, {"bigfft.exchange.shuffle-memory": 0})
-        assert right(found)  # compiles: what that keeps on disk would fall under a limit
-        yield found
-        found.run(limit, -1)
+    with dask.config.set(options), Client(scheduler_file=workers.file) as client:
+        client.wait_for_workers(2)
+        client.run(dask.config.set, {"bigfft.exchange.shuffle-memory": 0})
+        assert right(client)  # compiles: what that keeps on disk would fall under a limit
+        yield client
+        client.run(limit, -1)
 
 
 def spectrum() -> da.Array:
@@ -72,7 +72,7 @@ def right(client: Client) -> bool:
 
 def without_shards(folder: Path) -> bool:
     """Whether no files are in folders of shuffles, which may go while they are looked for."""
-    return not any(names for found, _, names in os.walk(folder) if "/shuffle-" in found)
+    return not any(names for path, _, names in os.walk(folder) if "/shuffle-" in path)
 
 
 @pytest.mark.parametrize("most", [FEW, SOME])

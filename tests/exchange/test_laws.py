@@ -51,22 +51,22 @@ def valued(index, dtype):
 
 
 def blocks_of(layout, index, dtype):
-    found = {}
+    blocks = {}
     for block in layout.indices():
         values = valued(index(layout, block), dtype)
         assert values.shape == layout.shape(block)
         values.flags.writeable = False
-        found[block] = values
-    return found
+        blocks[block] = values
+    return blocks
 
 
 def present(layout, index):
     """Numbers of all elements that a layout stores."""
     stored = [index(layout, block).ravel() for block in layout.indices()]
-    found = np.concatenate(stored)
-    found = found[found != NOTHING]
-    assert len(np.unique(found)) == len(found)  # nothing is stored twice
-    return found
+    numbers = np.concatenate(stored)
+    numbers = numbers[numbers != NOTHING]
+    assert len(np.unique(numbers)) == len(numbers)  # nothing is stored twice
+    return numbers
 
 
 def expected_block(source, target, block, index, dtypes):
@@ -142,8 +142,8 @@ def test_tiles_are_the_block(pair, dtypes, width, fits):
                 seen = part.stop
                 assert tile.flags.c_contiguous
                 assert tile.flags.writeable
-                there = (slice(None),) * dim
-                np.testing.assert_array_equal(tile, expected[(*there, part)])
+                before = (slice(None),) * dim
+                np.testing.assert_array_equal(tile, expected[(*before, part)])
                 tile[...] = -5
             assert seen == shape[dim]
 
@@ -279,10 +279,10 @@ def test_half_spectra_are_completed_by_their_mirror_image(case):
     totals[mirror.axis] = mirror.length
 
     def index(layout, block):
-        each = [axis_numbers(axis, i) for axis, i in zip(layout.axes, block, strict=True)]
-        stacked = [np.zeros((), np.int64)] * len(each)
-        dims = [e.ndim for e in each]
-        for a, numbers in enumerate(each):
+        by_axis = [axis_numbers(axis, i) for axis, i in zip(layout.axes, block, strict=True)]
+        stacked = [np.zeros((), np.int64)] * len(by_axis)
+        dims = [e.ndim for e in by_axis]
+        for a, numbers in enumerate(by_axis):
             shape = (1,) * sum(dims[:a]) + numbers.shape + (1,) * sum(dims[a + 1 :])
             stacked[a] = numbers.reshape(shape)
         return np.broadcast_arrays(*stacked)
@@ -322,8 +322,8 @@ def test_half_spectra_are_completed_by_their_mirror_image(case):
 
 
 def present_numbers(axis):
-    found = np.concatenate([axis_numbers(axis, i).ravel() for i in range(axis.blocks)])
-    return found[found != NOTHING]
+    numbers = np.concatenate([axis_numbers(axis, i).ravel() for i in range(axis.blocks)])
+    return numbers[numbers != NOTHING]
 
 
 # --- where arrays are stored, and other memory ----------------------------------------------
@@ -423,10 +423,10 @@ def runs_by_force(source, target, block, index):
 
 @given(case=round_cases(resize=False))
 def test_no_shard_of_a_plan_is_larger_than_said(case):
-    for found in plan(case, case.array).exchanges:
-        moves = Moves(found.source, found.target, found.mirror)
-        largest = found.shape.largest * (1 if found.mirror is None else 2)
-        for block in itertools.islice(found.target.indices(), 16):
+    for exchange in plan(case, case.array).exchanges:
+        moves = Moves(exchange.source, exchange.target, exchange.mirror)
+        largest = exchange.shape.largest * (1 if exchange.mirror is None else 2)
+        for block in itertools.islice(exchange.target.indices(), 16):
             assert moves.sizes(block).max(initial=0) <= largest
 
 

@@ -26,16 +26,16 @@ def rotations(workers):
 
 
 def counts(specs, workers):
-    found = Counter(dict.fromkeys(workers, 0))
+    blocks_by_worker = Counter(dict.fromkeys(workers, 0))
     for spec, rotated in zip(specs, rotations(workers), strict=False):
         for block in spec.output_partitions:
-            found[spec.pick_worker(block, rotated)] += 1
-    return found
+            blocks_by_worker[spec.pick_worker(block, rotated)] += 1
+    return blocks_by_worker
 
 
-def even(found):
-    mean = sum(found.values()) / len(found)
-    return all(abs(n - mean) < 1 for n in found.values())
+def even(blocks_by_worker):
+    mean = sum(blocks_by_worker.values()) / len(blocks_by_worker)
+    return all(abs(n - mean) < 1 for n in blocks_by_worker.values())
 
 
 def addresses(count):
@@ -77,12 +77,12 @@ def test_exchanges_of_plans(data, ndim, number):
     for task in graph.values():
         if isinstance(task, P2PBarrierTask):
             specs.setdefault(task.spec.number, []).append(task.spec)
-    for found in specs.values():
-        blocks = [block for spec in found for block in spec.output_partitions]
+    for of_plan in specs.values():
+        blocks = [block for spec in of_plan for block in spec.output_partitions]
         assert len(set(blocks)) == len(blocks)
-        ranks = [spec.rank(block) for spec in found for block in spec.output_partitions]
+        ranks = [spec.rank(block) for spec in of_plan for block in spec.output_partitions]
         assert sorted(ranks) == list(range(len(ranks)))
-        assert even(counts(found, addresses(number)))
+        assert even(counts(of_plan, addresses(number)))
 
 
 def test_tasks_stay_small():
@@ -110,10 +110,10 @@ def test_values_are_read_as_they_were_written(dtype, tmp_path):
         frames = [frame for some in (parts[:2], parts[2:]) for frame in pickle_bytelist(some)]
         run._write_frames(frames, "0_1")
         written += [parts[:2], parts[2:]]
-    found, nbytes = RechunkRun.read(SimpleNamespace(), tmp_path / "0_1")
+    read, nbytes = RechunkRun.read(SimpleNamespace(), tmp_path / "0_1")
     assert nbytes == (tmp_path / "0_1").stat().st_size
-    assert len(found) == len(written)
-    for lists in zip(found, written, strict=True):
+    assert len(read) == len(written)
+    for lists in zip(read, written, strict=True):
         for (source, checksum, values), wanted in zip(*lists, strict=True):
             assert (source, checksum) == wanted[:2]
             np.testing.assert_array_equal(values, wanted[2], strict=True)

@@ -55,14 +55,14 @@ def written(scratch, shards, target=(2, 1), order=None):
 
 def read_all(scratch, exchange, target, parts, out):
     """Read a file into an array of its size."""
-    taken = []
+    received = []
     scratch.read(
         file(target, len(out), exchange),
         parts,
         lambda begin, end: out[begin:end],
-        lambda some, values: taken.extend(some),
+        lambda some, values: received.extend(some),
     )
-    assert sorted(part.begin for part in taken) == [part.begin for part in parts]
+    assert sorted(part.begin for part in received) == [part.begin for part in parts]
 
 
 @pytest.fixture(params=[False, True], ids=["as it comes", "sync"])
@@ -77,9 +77,9 @@ def test_a_file_is_its_shards_one_after_the_other(scratch, monkeypatch):
     path = scratch.path("exchange1", (2, 1))
     whole = np.concatenate(shards)
     assert path.read_bytes() == whole.tobytes()
-    found = np.empty(whole.nbytes, np.uint8)
-    read_all(scratch, "exchange1", (2, 1), parts, found)
-    assert found.tobytes() == whole.tobytes()
+    contents = np.empty(whole.nbytes, np.uint8)
+    read_all(scratch, "exchange1", (2, 1), parts, contents)
+    assert contents.tobytes() == whole.tobytes()
 
 
 def test_a_file_gets_its_size_once_while_nobody_else_writes(scratch, monkeypatch):
@@ -98,11 +98,11 @@ def test_a_file_gets_its_size_once_while_nobody_else_writes(scratch, monkeypatch
 
     def fstat(handle):
         """Of a file that is empty for both who ask first."""
-        found = os.fstat(handle)
+        status = os.fstat(handle)
         if len(sizes) < 2:
-            sizes.append(found.st_size)
+            sizes.append(status.st_size)
             began.wait(10)
-        return found
+        return status
 
     own = SimpleNamespace(**vars(os))
     own.fstat = fstat
@@ -223,9 +223,9 @@ def test_what_a_second_look_finds_right_is_right(scratch, monkeypatch):
     flips = [4]
 
     def read(file, out, begin):
-        found = real(file, out, begin)
+        is_right = real(file, out, begin)
         out[70] ^= flips.pop() if flips else 0
-        return found
+        return is_right
 
     monkeypatch.setattr(scratch_module.File, "read", read)
     with heard() as seen:
@@ -240,17 +240,17 @@ def test_what_a_second_look_finds_right_is_right(scratch, monkeypatch):
 
 def test_a_folder_goes_with_its_object(tmp_path):
     place = ScratchPlace(str(tmp_path / "deep" / "er"), "n")
-    one = open_scratch(place, shared=False)
-    other = open_scratch(place, shared=False)
-    assert one.folder != other.folder
-    one.write(file((0,), 8), 0, np.zeros(1))
-    folder = one.folder
+    first = open_scratch(place, shared=False)
+    second = open_scratch(place, shared=False)
+    assert first.folder != second.folder
+    first.write(file((0,), 8), 0, np.zeros(1))
+    folder = first.folder
     assert folder.is_dir()
-    del one
+    del first
     gc.collect()
     assert not folder.exists()
-    assert other.folder.is_dir()
-    other.close()
+    assert second.folder.is_dir()
+    second.close()
     assert list((tmp_path / "deep" / "er").iterdir()) == []
 
 
@@ -313,10 +313,10 @@ def test_where_files_cannot_be_locked_nothing_is_left(tmp_path, monkeypatch):
 
 def test_too_little_room_is_said_before_anything_is_written(tmp_path):
     place = ScratchPlace(str(tmp_path), "n", needed=1 << 60)
-    with pytest.raises(ScratchError, match=r"PiB are missing: scratch files take \d+") as got:
+    with pytest.raises(ScratchError, match=r"PiB are missing: scratch files take \d+") as raised:
         open_scratch(place, shared=False)
-    assert got.value.errno == errno.ENOSPC
-    assert got.value.filename == str(tmp_path)
+    assert raised.value.errno == errno.ENOSPC
+    assert raised.value.filename == str(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -324,10 +324,10 @@ def test_a_full_disk_names_the_file_and_what_is_missing(scratch):
     shard = np.zeros(1000)
     scratch.write(file((0,), 8000), 0, shard)
     text = r"\w+ are missing for a scratch file of 78.12 kiB"
-    with small_files(1 << 16), pytest.raises(ScratchError, match=text) as got:
+    with small_files(1 << 16), pytest.raises(ScratchError, match=text) as raised:
         scratch.write(file((1,), 80000), 0, shard)
-    assert got.value.errno == errno.EFBIG
-    assert got.value.filename.endswith("to-1.shards")
+    assert raised.value.errno == errno.EFBIG
+    assert raised.value.filename.endswith("to-1.shards")
 
 
 def test_a_folder_that_may_not_be_written_to(tmp_path):

@@ -26,12 +26,12 @@ class Keeping(Callback):
 
     def __init__(self, part):
         self.part = part
-        self.kept = {}
+        self.blocks = {}
 
     def _start(self, dsk):
-        for key in set(dsk) & set(self.kept):
-            dsk[key] = DataNode(key, self.kept[key])
+        for key in set(dsk) & set(self.blocks):
+            dsk[key] = DataNode(key, self.blocks[key])
 
     def _posttask(self, key, value, dsk, state, id):
         if self.part in str(key):
-            self.kept[key] = value
+            self.blocks[key] = value

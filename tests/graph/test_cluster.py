@@ -25,14 +25,14 @@ REFERENCE = np.fft.rfftn(FIELD)
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", host="127.0.0.1"
-    ) as found:
-        yield found
+    ) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[Client]:
-    with Client(cluster) as found:
-        yield found
+    with Client(cluster) as client:
+        yield client
 
 
 def blocks() -> da.Array:
@@ -117,7 +117,7 @@ EARLY: dict[str, Callable[[da.Array], np.ndarray]] = {
     "optimize": lambda y: dask.optimize(y)[0].compute(),
     "optimize and persist": lambda y: dask.optimize(y)[0].persist().compute(),
     "argument of delayed": lambda y: dask.delayed(np.conj)(y).compute().conj(),
-    "in a list": lambda y: dask.delayed(lambda found: found[0])([y]).compute(),
+    "in a list": lambda y: dask.delayed(lambda arrays: arrays[0])([y]).compute(),
     "to_delayed": lambda y: np.concatenate(dask.compute(*y.to_delayed())),
     "as a dict": as_a_dict,
 }
@@ -178,9 +178,9 @@ def test_persist_slice_and_chain(client: Client, optimize_graph: bool) -> None:
 def test_several_results_at_once(client: Client) -> None:
     x = blocks()
     assert dask_bigfft.plan(x, "rfftn").machine.workers == 2
-    one, two = dask.compute(fft.rfftn(x), fft.fftn(x, axes=(0, 2)))
-    assert close(one, REFERENCE)
-    assert close(two, np.fft.fftn(FIELD, axes=(0, 2)))
+    half_spectrum, spectrum = dask.compute(fft.rfftn(x), fft.fftn(x, axes=(0, 2)))
+    assert close(half_spectrum, REFERENCE)
+    assert close(spectrum, np.fft.fftn(FIELD, axes=(0, 2)))
 
 
 def test_bluestein(client: Client) -> None:

@@ -34,9 +34,9 @@ def test_kept_sliced_and_computed(spectrum: da.Array) -> None:
     assert spectrum.chunks == ((CHUNK,) * (LENGTH // CHUNK),)
     assert ends(spectrum) <= 16  # few blocks are last
     assert close(spectrum.compute(scheduler="sync"), wanted)
-    kept = spectrum.persist(scheduler="threads")
-    assert kept.chunks == spectrum.chunks
-    assert close(kept.compute(scheduler="sync"), wanted)
+    persisted = spectrum.persist(scheduler="threads")
+    assert persisted.chunks == spectrum.chunks
+    assert close(persisted.compute(scheduler="sync"), wanted)
     assert close(spectrum[100:5000:7].compute(scheduler="threads"), wanted[100:5000:7])
     for block in (0, 500, LENGTH // CHUNK - 1):  # one of them is the last of its group
         part = spectrum.blocks[block].compute(scheduler="sync")
@@ -54,15 +54,15 @@ def test_blocks_of_any_size(
     a = np.arange(512 * 512).reshape(512, 512)
     x = da.from_array(a, chunks=(128, 256))
     wanted = da.core.normalize_chunks(chunks, a.shape)
-    found = layer.cut_blocks(x, wanted)
-    assert found.chunks == wanted
-    assert found.name.startswith("bigfft_cut") == ours
-    assert ends(found) == (x.npartitions if ours else found.npartitions)
-    np.testing.assert_array_equal(found.compute(scheduler="sync"), a)
-    (kept,) = dask.persist(found, scheduler="sync")
+    cut = layer.cut_blocks(x, wanted)
+    assert cut.chunks == wanted
+    assert cut.name.startswith("bigfft_cut") == ours
+    assert ends(cut) == (x.npartitions if ours else cut.npartitions)
+    np.testing.assert_array_equal(cut.compute(scheduler="sync"), a)
+    (persisted,) = dask.persist(cut, scheduler="sync")
     plainly = x.rechunk(wanted)
-    for place in np.ndindex(found.numblocks):
+    for place in np.ndindex(cut.numblocks):
         np.testing.assert_array_equal(
-            kept.blocks[place].compute(scheduler="sync"),
+            persisted.blocks[place].compute(scheduler="sync"),
             plainly.blocks[place].compute(scheduler="sync"),
         )

@@ -24,7 +24,9 @@ def test_a_block_alone_is_right_and_gets_them_all(kernel, kind, monkeypatch):
     a = np.random.default_rng(1).standard_normal((64, 512))
     with dask.config.set(scheduler="threads", num_workers=3):
         for chunks, threads in (((64, 512), {3}), ((16, 512), {1})):
-            found = getattr(fft, kind)(da.from_array(a, chunks=chunks), kernel=kernel).compute()
-            assert np.allclose(found, getattr(scipy.fft, kind)(a))
+            transformed = getattr(fft, kind)(
+                da.from_array(a, chunks=chunks), kernel=kernel
+            ).compute()
+            assert np.allclose(transformed, getattr(scipy.fft, kind)(a))
             assert set(requested) == threads
             requested.clear()

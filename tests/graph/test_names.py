@@ -34,9 +34,9 @@ def field():
 def test_every_round_and_barrier_has_a_prefix_of_its_own(carrier, optimized):
     with dask.config.set({"bigfft.exchange.carrier": carrier}):
         x = da.random.default_rng(0).standard_normal(4096, chunks=512)
-        found = prefixes(fft.fft(x), optimized)
+        counts = prefixes(fft.fft(x), optimized)
         plan = dask_bigfft.plan(x, "fft")
-    ours = {name: count for name, count in found.items() if "bigfft" in name}
+    ours = {name: count for name, count in counts.items() if "bigfft" in name}
     between = {f"bigfft_{'barrier' if carrier == 'shared' else 'pack'}{i}" for i in (1, 2, 3)}
     if carrier == "shared":
         between.add("bigfft_common2")  # the blocks before the second round lie together
@@ -68,8 +68,8 @@ EXPECTED = [
 def test_names_begin_with_the_round_whatever_is_fused_in(build, expected, carrier):
     settings = {"bigfft.exchange.carrier": carrier, "bigfft.planner.whole-axis-floor": 1000}
     with dask.config.set(settings):
-        found = prefixes(build())
-    ours = {name for name in found if "bigfft" in name}
+        names = prefixes(build())
+    ours = {name for name in names if "bigfft" in name}
     assert all(OURS.fullmatch(name) for name in ours), ours
     assert expected <= ours
-    assert not {name for name in found if name.startswith(("abs", "pow", "mul"))}
+    assert not {name for name in names if name.startswith(("abs", "pow", "mul"))}

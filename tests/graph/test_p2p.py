@@ -25,8 +25,8 @@ FIELD = RNG.standard_normal((24, 20, 18))
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with local(3) as found, dask.config.set({"bigfft.exchange.carrier": "p2p"}):
-        yield found
+    with local(3) as client, dask.config.set({"bigfft.exchange.carrier": "p2p"}):
+        yield client
 
 
 #: What distributed asks again by itself: between workers, or of them.
@@ -62,8 +62,8 @@ def test_there_and_back(client: Client, kind: str, disk: bool) -> None:
     with dask.config.set({"distributed.p2p.storage.disk": disk}):
         spectrum = forward(blocks())
         back = inverse(spectrum, s=FIELD.shape, axes=(0, 1, 2))
-        found, again = dask.compute(spectrum, back)
-    assert close(found, getattr(np.fft, kind)(FIELD))
+        transformed, again = dask.compute(spectrum, back)
+    assert close(transformed, getattr(np.fft, kind)(FIELD))
     assert close(again, FIELD)
 
 
@@ -73,9 +73,9 @@ def test_slices_of_a_result(client: Client, optimize_graph: bool) -> None:
     a = RNG.standard_normal(4096)
     y = fft.fft(da.from_array(a, chunks=256), chunks=256)
     wanted = np.fft.fft(a)
-    part, one = dask.compute(y[300:700:3], y.blocks[5], optimize_graph=optimize_graph)
+    part, block = dask.compute(y[300:700:3], y.blocks[5], optimize_graph=optimize_graph)
     assert close(part, wanted[300:700:3])
-    assert close(one, wanted[5 * 256 : 6 * 256])
+    assert close(block, wanted[5 * 256 : 6 * 256])
 
 
 @pytest.mark.parametrize("senders", [build.MOST_SENDERS, 5])
@@ -87,10 +87,10 @@ def test_single_precision_padding_and_odd_chunks(
     a = RNG.standard_normal((30, 7, 11)).astype("f4")
     x = da.from_array(a, chunks=((7, 11, 12), (3, 4), (5, 1, 5)))
     y = fft.rfftn(x, s=(64, 9, 12), axes=(0, 1, 2))
-    found = y.compute()
+    spectrum = y.compute()
     wanted = np.fft.rfftn(a.astype("f8"), s=(64, 9, 12), axes=(0, 1, 2))
-    assert found.dtype == np.complex64
-    assert np.linalg.norm(found - wanted) <= 1e-6 * np.linalg.norm(wanted)
+    assert spectrum.dtype == np.complex64
+    assert np.linalg.norm(spectrum - wanted) <= 1e-6 * np.linalg.norm(wanted)
     widths = {task.spec.width for task in dict(y.dask).values() if hasattr(task, "spec")}
     assert (max(widths) > 1) == (senders == 5)
 
@@ -99,13 +99,13 @@ def test_rounds_that_another_result_reads_are_kept(client: Client) -> None:
     """A spectrum and its shifted form, computed together and one while the other is kept."""
     wanted = np.fft.fftn(FIELD)
     spectrum = fft.fftn(blocks())
-    kept = spectrum.persist()
+    persisted = spectrum.persist()
     shifted = fft.fftshift(spectrum)
     assert close(shifted.compute(), np.fft.fftshift(wanted))
-    one, two = dask.compute(spectrum, shifted)
-    assert close(one, wanted)
-    assert close(two, np.fft.fftshift(wanted))
-    assert close(kept.compute(), wanted)
+    first, second = dask.compute(spectrum, shifted)
+    assert close(first, wanted)
+    assert close(second, np.fft.fftshift(wanted))
+    assert close(persisted.compute(), wanted)
 
 
 def test_two_computations_of_one_shuffle(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_the_scheduler_is_asked_again_where_a_connection_is_lost(
 
 def rooms() -> list[Any]:
     """What shards take of the memory of each worker that has shuffled."""
-    return [found.room for found in list(p2p._buffers.values())]
+    return [buffer.room for buffer in list(p2p._buffers.values())]
 
 
 def memory_of(values: np.ndarray) -> Any:
@@ -190,8 +190,8 @@ def test_shards_wait_in_memory_as_far_as_there_is_room(
     async def noted(self: Any, *arguments: Any, **named: Any) -> None:
         await take(self, *arguments, **named)
         assert all(room.nbytes <= room.limit for room in rooms())
-        for block, kept in list(self._kept.items()):
-            owners.extend((memory_of(values), (id(self), block)) for _, _, values in list(kept))
+        for block, queue in list(self._kept.items()):
+            owners.extend((memory_of(values), (id(self), block)) for _, _, values in list(queue))
 
     def counted(self: Any, *arguments: Any) -> None:
         written["files"] += 1
@@ -239,8 +239,8 @@ def test_blocks_that_are_wanted_again_while_others_are_not_made(
     a = RNG.standard_normal(4096)
     with dask.config.set({"bigfft.planner.min-chunk": 0}):
         y = fft.fft(da.from_array(a, chunks=256), chunks=256)
-        kept = {future.key: future for future in distributed.futures_of(y.persist())}
-        lost = kept.pop((y.name, 1))  # of another worker than the last one
+        futures = {future.key: future for future in distributed.futures_of(y.persist())}
+        lost = futures.pop((y.name, 1))  # of another worker than the last one
         wait(lost)
         del lost
         again = y.blocks[1].persist()
@@ -248,7 +248,7 @@ def test_blocks_that_are_wanted_again_while_others_are_not_made(
         assert close(y.compute(), np.fft.fft(a))
     assert go_on.is_set()
     assert requested["anew"]
-    assert len(kept) == 15
+    assert len(futures) == 15
 
 
 def test_elsewhere_it_says_what_to_do() -> None:

@@ -28,11 +28,11 @@ def test_blocks_that_lie_end_to_end_are_not_copied(kind, shape):
     a = data(*shape)
     y = getattr(fft, kind)(da.from_array(a, chunks=(shape[0] // 8, *shape[1:])))
     before = allocated_bytes()
-    found = y.compute(scheduler="threads")
-    assert is_allocated(found)
-    assert found.nbytes <= allocated_bytes() - before <= 1.25 * found.nbytes
-    assert close(found, getattr(scipy.fft, kind)(a))
-    del found
+    transformed = y.compute(scheduler="threads")
+    assert is_allocated(transformed)
+    assert transformed.nbytes <= allocated_bytes() - before <= 1.25 * transformed.nbytes
+    assert close(transformed, getattr(scipy.fft, kind)(a))
+    del transformed
     assert come_back(before)
 
 
@@ -40,11 +40,11 @@ def test_others_are_copied_to_memory_that_comes_back():
     a = data(8, 512, 512)  # every plane is exchanged for itself
     y = fft.fft(da.from_array(a, chunks=(1, 64, 512)), axis=1)
     before = allocated_bytes()
-    found = y.compute(scheduler="threads")
-    assert is_allocated(found)
-    assert close(found, scipy.fft.fft(a, axis=1))
-    assert allocated_bytes() - before <= 1.25 * found.nbytes
-    del found
+    spectrum = y.compute(scheduler="threads")
+    assert is_allocated(spectrum)
+    assert close(spectrum, scipy.fft.fft(a, axis=1))
+    assert allocated_bytes() - before <= 1.25 * spectrum.nbytes
+    del spectrum
     assert come_back(before)
 
 
@@ -61,14 +61,14 @@ def test_what_else_uses_the_blocks_sees_them_as_they_are():
         assert close(again, expected)
         part[...] = 0
         assert close(whole, expected)
-        kept = y.persist()
+        persisted = y.persist()
         for _ in range(2):
-            found = kept.compute()
-            assert close(found, expected)
-            found[...] = 0
-        one = y.compute()
-        one[...] = 0
-        assert close(kept.compute(), expected)
+            from_blocks = persisted.compute()
+            assert close(from_blocks, expected)
+            from_blocks[...] = 0
+        from_graph = y.compute()
+        from_graph[...] = 0
+        assert close(persisted.compute(), expected)
 
 
 def test_arrays_stay_dask_arrays():
@@ -100,7 +100,7 @@ def test_what_dask_keeps_is_not_overwritten(monkeypatch, part):
     y = fft.fft(da.from_array(a, chunks=2**9))
     with Keeping(part) as cache, dask.config.set(scheduler="threads"):
         for _ in range(3):
-            found = y.compute()
-            assert close(found, scipy.fft.fft(a))
-            found[...] = 0
-    assert cache.kept
+            spectrum = y.compute()
+            assert close(spectrum, scipy.fft.fft(a))
+            spectrum[...] = 0
+    assert cache.blocks

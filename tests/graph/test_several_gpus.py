@@ -28,8 +28,8 @@ def computed(x, chunks, name, transport, **keywords):
     array = da.from_array(x, chunks, name=False)  # a report of its own
     lazy = transformed_array(array, plan(array, name, **keywords), ON_GPUS + transport)
     with heard("peer_host", "peer_direct") as events:
-        got = lazy.compute(scheduler="threads")
-    return lazy, got, sum(int(numbers["nbytes"]) for _, numbers in events)
+        transformed = lazy.compute(scheduler="threads")
+    return lazy, transformed, sum(int(numbers["nbytes"]) for _, numbers in events)
 
 
 @pytest.mark.parametrize("transport", [*TRANSPORTS, "auto"])
@@ -37,9 +37,9 @@ def computed(x, chunks, name, transport, **keywords):
 def test_batches_on_several_gpus(transport, devices):
     x = random_array((24, 24, 10), "c16", 5)
     with several_gpus(SimulatedGpus((1 << 30,) * devices)) as gpus:
-        lazy, got, moved = computed(x, (4, 24, 10), "fftn", transport)
+        lazy, transformed, moved = computed(x, (4, 24, 10), "fftn", transport)
     expected = scipy.fft.fftn(x)
-    assert np.linalg.norm(got - expected) <= 1e-14 * np.linalg.norm(expected)
+    assert np.linalg.norm(transformed - expected) <= 1e-14 * np.linalg.norm(expected)
     needed = x.nbytes * (devices - 1) // devices
     assert moved == RATIO.get(transport, 1.0) * needed
     data = x.nbytes // devices
@@ -49,7 +49,7 @@ def test_batches_on_several_gpus(transport, devices):
     assert run.device_peaks == {("", gpu): nbytes for gpu, nbytes in enumerate(gpus.peak)}
     assert f"at most {human_bytes(gpus.peak[0])} of device 0" in str(run)
     assert sum(gpus.crossed.values()) == (0 if transport == "direct" else moved)
-    del got
+    del transformed
     assert gpus.used == [0] * devices  # everything was given back
 
 
@@ -74,8 +74,8 @@ class WatchedGpus(SimulatedGpus):
 def test_no_two_gpus_write_to_the_same_one_at_a_time():
     x = random_array((16, 16, 16), "c16", 2)
     with several_gpus(WatchedGpus((1 << 30,) * 4)) as gpus:
-        _, got, _ = computed(x, (2, 16, 16), "fftn", "direct")
-    assert np.allclose(got, scipy.fft.fftn(x))
+        _, spectrum, _ = computed(x, (2, 16, 16), "fftn", "direct")
+    assert np.allclose(spectrum, scipy.fft.fftn(x))
     turns = list(zip(*gpus.written.values(), strict=True))
     assert turns
     assert all(sorted(homes) == [0, 1, 2, 3] for homes in turns)
@@ -108,8 +108,8 @@ def test_transports_are_chosen_pair_by_pair():
     bus = DeviceProfile().h2d
     gpus.speeds = {(0, 1): bus, (1, 0): 4 * bus, (0, 2): 1e9}
     with several_gpus(gpus):
-        _, got, _ = computed(x, (4, 16, 16), "fftn", "auto")
-    assert np.allclose(got, scipy.fft.fftn(x))
+        _, spectrum, _ = computed(x, (4, 16, 16), "fftn", "auto")
+    assert np.allclose(spectrum, scipy.fft.fftn(x))
     pairs = {pair for pair in gpus.crossed if "host" not in pair}
     assert (0, 1) in pairs  # by the copy engine
     assert (1, 0) not in pairs  # straight into place
@@ -134,8 +134,8 @@ def test_other_transforms(shape, chunks, name, transport):
     source = x.copy()
     floor = dask.config.set({"bigfft.planner.whole-axis-floor": 1})
     with several_gpus(SimulatedGpus((1 << 30,) * 2)), floor:
-        _, got, moved = computed(x, chunks, name, transport)
+        _, transformed, moved = computed(x, chunks, name, transport)
     expected = getattr(scipy.fft, name)(x)
-    assert np.linalg.norm(got - expected) <= 1e-13 * np.linalg.norm(expected)
+    assert np.linalg.norm(transformed - expected) <= 1e-13 * np.linalg.norm(expected)
     np.testing.assert_array_equal(x, source)
     assert moved > 0

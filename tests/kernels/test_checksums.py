@@ -26,11 +26,11 @@ def test_words_that_change_places_are_seen():
     assert FACTOR % 4 == 2  # so weights are odd, and one word that changes is seen, too
     words = np.zeros(1 << 20, np.uint32)
     words[0] = 1 << 31
-    found = set()
+    checksums = set()
     for place in (0, 1, 2, 1 << 10, 1 << 19, (1 << 20) - 1):
         moved = np.roll(words, place)
-        found.add(checksum(moved))
-    assert len(found) == 6
+        checksums.add(checksum(moved))
+    assert len(checksums) == 6
 
 
 def test_zeros_at_the_end_are_seen():

@@ -165,6 +165,6 @@ def test_parts_of_a_copy(counts, first, low, width, dim, axes, conjugate):
     copies_of_target.add(source, counts, read, write, conjugate, dim, first, target.strides[dim])
     copies_of_target.run(low, low + width, low)
     whole = np.zeros([*counts[:dim], first + counts[dim] + 40, *counts[dim + 1 :]], complex)
-    there = (slice(None),) * dim
-    whole[(*there, slice(first, first + counts[dim]))] = source.conj() if conjugate else source
-    np.testing.assert_array_equal(target, whole[(*there, slice(low, low + width))])
+    before = (slice(None),) * dim
+    whole[(*before, slice(first, first + counts[dim]))] = source.conj() if conjugate else source
+    np.testing.assert_array_equal(target, whole[(*before, slice(low, low + width))])

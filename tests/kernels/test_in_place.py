@@ -25,15 +25,15 @@ def test_blocks_that_no_device_takes(case):
     x = random_array(shape, "f8" if name == "rfft" else "c16", 1)
     a = da.from_array(x, chunks)
     with simulated_devices(1 << 20):
-        found = plan(a, name, device="gpu", **keywords)
+        plan_of_blocks = plan(a, name, device="gpu", **keywords)
     # The device is gone, or has no room, when the graph runs.
     with simulated_devices(64) as (device,):
-        got = getattr(fft, name)(a, device="gpu", **keywords).compute()
+        transformed = getattr(fft, name)(a, device="gpu", **keywords).compute()
         assert device.peak == 0
-    assert close(got, getattr(scipy.fft, name)(x))
+    assert close(transformed, getattr(scipy.fft, name)(x))
     in_place = [
         step.source not in axis.groups[-1].digits
-        for round_ in found.rounds
+        for round_ in plan_of_blocks.rounds
         for step in round_.steps
         for axis in [round_.source.axes[step.axis]]
     ]

@@ -136,11 +136,11 @@ def test_r2c_and_c2r(library, shape, dims, dtype):
 
 def test_read_only_complex_input_is_copied(library):
     x = random_array((6, 8), np.complex128, 0)
-    kept = x.copy()
+    original = x.copy()
     x.flags.writeable = False
-    assert_close(library.c2c(x, (0,), -1), exact_c2c(kept, (0,), -1, "none"), x.dtype)
-    np.testing.assert_array_equal(x, kept)
-    line = np.broadcast_to(kept[0], (6, 8))
+    assert_close(library.c2c(x, (0,), -1), exact_c2c(original, (0,), -1, "none"), x.dtype)
+    np.testing.assert_array_equal(x, original)
+    line = np.broadcast_to(original[0], (6, 8))
     assert_close(library.c2c(line, (0, 1), 1), exact_c2c(line, (0, 1), 1, "none"), x.dtype)
     assert_close(r2c(library, line.real, 1, 1), exact_r2c(line.real, 1, 1, "none"), x.dtype)
 
@@ -149,26 +149,26 @@ def test_read_only_complex_input_is_copied(library):
 @pytest.mark.parametrize(("shape", "dims"), [((7, 12), (1,)), ((7, 12), (0, 1)), ((1, 5, 4), (1,))])
 def test_c2c_of_real_values(library, dtype, shape, dims):
     x = random_array(shape, dtype, 0)
-    kept = x.copy()
+    original = x.copy()
     for sign, scale in itertools.product(SIGNS, SCALES):
-        found = library.c2c(x, dims, sign, scale)
-        assert_close(found, exact_c2c(x, dims, sign, scale), np.result_type(dtype, np.complex64))
-    np.testing.assert_array_equal(x, kept)
+        spectrum = library.c2c(x, dims, sign, scale)
+        assert_close(spectrum, exact_c2c(x, dims, sign, scale), np.result_type(dtype, np.complex64))
+    np.testing.assert_array_equal(x, original)
     assert library.c2c(x[:0], dims, -1).dtype.kind == "c"
 
 
 def test_c2c_writes_to_out_and_only_reads(library):
     for dtype in (np.complex128, np.float64):
         x = random_array((6, 20), dtype, 0)
-        kept = x.copy()
+        original = x.copy()
         memory = np.full((20, 8), np.nan, complex)
         out = memory.T[:6]  # any strides
-        found = library.run(Call("c2c", (1,), -1, "ortho"), x, out)
+        spectrum = library.run(Call("c2c", (1,), -1, "ortho"), x, out)
         if library.supports_out:
-            assert found is out or np.shares_memory(found, out)
-            np.testing.assert_array_equal(x, kept)
+            assert spectrum is out or np.shares_memory(spectrum, out)
+            np.testing.assert_array_equal(x, original)
             assert np.isnan(memory[:, 6:]).all()
-        assert_close(found, exact_c2c(kept, (1,), -1, "ortho"), np.complex128)
+        assert_close(spectrum, exact_c2c(original, (1,), -1, "ortho"), np.complex128)
 
 
 @pytest.mark.parametrize("dims", [(1,), (0, 2), (2, 0, 1)])
@@ -176,7 +176,7 @@ def test_c2c_writes_to_out_and_only_reads(library):
 def test_r2c_goes_on_over_other_axes(library, dims, dtype):
     """The last of the axes is the real one; the factor counts all of them."""
     x = random_array((6, 5, 9), dtype, 0)
-    kept = x.copy()
+    original = x.copy()
     *others, dim = dims
     wide = np.result_type(dtype, np.complex64)
     for sign, scale in itertools.product(SIGNS, SCALES):
@@ -184,10 +184,10 @@ def test_r2c_goes_on_over_other_axes(library, dims, dtype):
         expected = np.take(expected, range(x.shape[dim] // 2 + 1), axis=dim)
         room = np.full((*expected.shape, 2), np.nan, wide)
         for out in (None, room[..., 1]):
-            found = r2c(library, x, dim, sign, scale, out, tuple(others))
-            assert_close(found, expected, wide)
-            assert found is out or out is None or not library.supports_out
-        np.testing.assert_array_equal(x, kept)
+            spectrum = r2c(library, x, dim, sign, scale, out, tuple(others))
+            assert_close(spectrum, expected, wide)
+            assert spectrum is out or out is None or not library.supports_out
+        np.testing.assert_array_equal(x, original)
         assert np.isnan(room[..., 0]).all()
 
 
@@ -212,9 +212,9 @@ def test_threads_share_a_library(library):
     expected = [exact_c2c(x, (1,), -1, "none") for x in arrays]
     with ThreadPoolExecutor(8) as pool:
         for _ in range(5):
-            done = pool.map(lambda x: library.c2c(x.copy(), (1,), -1), arrays)
+            spectra = pool.map(lambda x: library.c2c(x.copy(), (1,), -1), arrays)
             halves = pool.map(lambda x: r2c(library, x, 1, -1), reals)
-            for result, exact in zip(done, expected, strict=True):
+            for result, exact in zip(spectra, expected, strict=True):
                 assert_close(result, exact, np.complex128)
             for half, real in zip(halves, reals, strict=True):
                 assert_close(half, exact_r2c(real, 1, -1, "none"), np.complex128)
@@ -293,8 +293,8 @@ for _ in range(300):
     thread.join()
 print("alive")
 """
-    done = python("-c", script, timeout=300)
-    assert (done.stdout, done.stderr) == ("alive\n", "")
+    process = python("-c", script, timeout=300)
+    assert (process.stdout, process.stderr) == ("alive\n", "")
 
 
 def test_unknown_and_missing_names_say_what_is_installed(monkeypatch):
@@ -339,7 +339,7 @@ def test_long_rows_one_by_one_are_what_they_are_together(dtype, n, scale, sign):
     library = get_library("scipy")
     columns = np.ascontiguousarray(x.T)
     wanted = library.c2c(columns, (0,), sign, scale).T
-    found = library.c2c(x, (1,), sign, scale)
-    assert found is x
-    error = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+    spectrum = library.c2c(x, (1,), sign, scale)
+    assert spectrum is x
+    error = np.linalg.norm(spectrum - wanted) / np.linalg.norm(wanted)
     assert error < 4 * np.finfo(x.dtype).eps

@@ -25,19 +25,19 @@ TOLERANCE = {np.dtype("c16"): 1e-14, np.dtype("c8"): 5e-6}
 def brute_index(axis, block, stage, skip=None):
     """Index of one stage at each place of a block, one place at a time."""
     chunks = np.unravel_index(block, axis.grid)
-    found = []
+    indices = []
     shape = [g.chunks[c] for i, (g, c) in enumerate(zip(axis.groups, chunks, strict=True))]
-    kept = [i for i in range(len(shape)) if i != skip]
-    for place in np.ndindex(*[shape[i] for i in kept]):
+    others = [i for i in range(len(shape)) if i != skip]
+    for place in np.ndindex(*[shape[i] for i in others]):
         total = 0
-        for i, at in zip(kept, place, strict=True):
+        for i, at in zip(others, place, strict=True):
             group = axis.groups[i]
             flat = sum(group.chunks[: chunks[i]]) + at
             for digit in reversed(group.digits):
                 flat, value = divmod(flat, digit.size)
                 total += value * digit.stride * (digit.stage == stage)
-        found.append(total)
-    return np.array(found)
+        indices.append(total)
+    return np.array(indices)
 
 
 @st.composite
@@ -64,16 +64,16 @@ def split_axes(draw, axis=0, kind="c2c"):
 
 def expected_round(values, round_, block, steps):
     """The round by its definition: FFT of the digit, then exp(sign*2j*pi*k*r/M)."""
-    found = values.astype(np.clongdouble)
+    spectrum = values.astype(np.clongdouble)
     for step in steps:
         dim = round_.dim(step)
         axis = round_.target.axes[step.axis]
         if step.kind == "c2r":
-            found = exact_irdft(found, step.length, dim, step.sign)
+            spectrum = exact_irdft(spectrum, step.length, dim, step.sign)
         else:
-            found = exact_dft(found, dim, step.sign)
-            found = np.take(found, np.arange(step.target.size), dim)
-        found = found / (step.divisor.whole * np.sqrt(np.longdouble(step.divisor.root)))
+            spectrum = exact_dft(spectrum, dim, step.sign)
+            spectrum = np.take(spectrum, np.arange(step.target.size), dim)
+        spectrum = spectrum / (step.divisor.whole * np.sqrt(np.longdouble(step.divisor.root)))
         if step.twiddle is None:
             continue
         last = len(axis.groups) - 1
@@ -81,10 +81,10 @@ def expected_round(values, round_, block, steps):
         phase = np.multiply.outer(rest, np.arange(step.target.size)) % step.twiddle
         factor = np.exp(step.sign * 2j * np.pi * phase / np.longdouble(step.twiddle))
         first = dim - last
-        shape = [1] * found.ndim
-        shape[first : dim + 1] = found.shape[first : dim + 1]
-        found = found * factor.reshape(shape)
-    return found
+        shape = [1] * spectrum.ndim
+        shape[first : dim + 1] = spectrum.shape[first : dim + 1]
+        spectrum = spectrum * factor.reshape(shape)
+    return spectrum
 
 
 def check(round_, kinds, dtype, seed=0):
@@ -99,19 +99,19 @@ def check(round_, kinds, dtype, seed=0):
         for library in LIBRARIES:
             own = values.copy()
             view = BlockView.of(own, owned=True)
-            found = run_round(round_, block, view, library, after)
-            assert (found is own) == (kinds == {"c2c"})  # complex blocks in place
-            assert found.dtype == after
-            assert relative_l2(found, expected) < TOLERANCE[np.dtype(dtype)]
+            transformed = run_round(round_, block, view, library, after)
+            assert (transformed is own) == (kinds == {"c2c"})  # complex blocks in place
+            assert transformed.dtype == after
+            assert relative_l2(transformed, expected) < TOLERANCE[np.dtype(dtype)]
             room = np.full([2 * n + 1 for n in expected.shape], np.nan, after)
             place = room[(slice(1, None, 2),) * room.ndim]
-            kept = values.copy()
-            kept.flags.writeable = False
-            view = BlockView.of(kept, target=place)
+            readonly = values.copy()
+            readonly.flags.writeable = False
+            view = BlockView.of(readonly, target=place)
             assert run_round(round_, block, view, library, after) is place
             assert relative_l2(place, expected) < TOLERANCE[np.dtype(dtype)]
             assert np.isnan(room).sum() == room.size - place.size
-            np.testing.assert_array_equal(kept, values)
+            np.testing.assert_array_equal(readonly, values)
 
 
 @given(data=st.data(), dtype=st.sampled_from(["c16", "c8"]), tile=st.sampled_from([64, 500, 2**19]))
@@ -131,7 +131,7 @@ def test_a_round_over_several_axes(monkeypatch, data, tile):
     small_tiles(monkeypatch, tile)
     kind = data.draw(st.sampled_from(["c2c", "r2c", "c2r"]))
     real = data.draw(st.integers(0, 2))
-    found = [
+    steps_and_axes = [
         data.draw(split_axes(a, kind if a == real else "c2c").filter(lambda f: f[1].size <= 36))
         for a in range(3)
     ]
@@ -139,7 +139,7 @@ def test_a_round_over_several_axes(monkeypatch, data, tile):
     sign = data.draw(st.sampled_from([-1, 1]))
     steps = []
     axes = []
-    for a, (step, axis) in enumerate(found):
+    for a, (step, axis) in enumerate(steps_and_axes):
         if a == some and a != real:
             axes.append(plain(2, (1, 1)))
             continue
@@ -174,5 +174,5 @@ def test_a_chirp_before_and_after_a_whole_axis():
             expected = np.fft.irfft(expected, 4, axis=1, norm="forward")
         round_ = Round(steps, layout, transformed(layout, steps))
         view = BlockView.of(values.copy(), owned=True)
-        found = run_round(round_, (0, 0), view, SCIPY, np.dtype(dtype))
-        assert relative_l2(found, expected) < 1e-14
+        chirped = run_round(round_, (0, 0), view, SCIPY, np.dtype(dtype))
+        assert relative_l2(chirped, expected) < 1e-14

@@ -20,15 +20,15 @@ class Liar(type(LIBRARIES["scipy"]())):
         vars(self).update(vars(LIBRARIES["scipy"]()), mistake=mistake)
 
     def _run(self, call, x, out):
-        found = super()._run(call, x, out)
+        spectrum = super()._run(call, x, out)
         columns = x.shape[call.dims[0]] == 48 and call.dims == (0,)
         if self.mistake == "columns" and call.kind == "c2c" and columns:
-            found[0] += 1
+            spectrum[0] += 1
         if self.mistake == "real" and call.kind == "r2c" and x.dtype == "f4":
-            found *= 1 + 1e-4
+            spectrum *= 1 + 1e-4
         if self.mistake == "NaN" and call.length > 10_000:
-            found[0, 5] = np.nan
-        return found
+            spectrum[0, 5] = np.nan
+        return spectrum
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_lengths_that_libraries_have_got_wrong(kernel):
     rng = np.random.default_rng(0)
     for n in (40, 48):
         x = rng.standard_normal((n, n, n))
-        found = fft.fftn(da.from_array(x, chunks=n // 2), kernel=kernel).compute()
-        assert np.linalg.norm(found - scipy.fft.fftn(x)) < 1e-12 * np.linalg.norm(found)
+        spectrum = fft.fftn(da.from_array(x, chunks=n // 2), kernel=kernel).compute()
+        assert np.linalg.norm(spectrum - scipy.fft.fftn(x)) < 1e-12 * np.linalg.norm(spectrum)
     for n in range(8192, 16500, 516):
         w = rng.standard_normal(n).astype("f4")
         back = fft.irfft(da.from_array(scipy.fft.rfft(w), chunks=-1), n, kernel=kernel).compute()

@@ -21,9 +21,9 @@ def exact(numerator, denominator):
     """exp(1j*pi*numerator/denominator) from exact integers."""
     mpmath = pytest.importorskip("mpmath")
     with mpmath.workprec(160):
-        found = [mpmath.expjpi(mpmath.mpf(int(p)) / denominator) for p in numerator]
-        real = [np.longdouble(mpmath.nstr(z.real, 30)) for z in found]
-        imag = [np.longdouble(mpmath.nstr(z.imag, 30)) for z in found]
+        factors = [mpmath.expjpi(mpmath.mpf(int(p)) / denominator) for p in numerator]
+        real = [np.longdouble(mpmath.nstr(z.real, 30)) for z in factors]
+        imag = [np.longdouble(mpmath.nstr(z.imag, 30)) for z in factors]
     return np.array(real) + 1j * np.array(imag)
 
 
@@ -56,15 +56,15 @@ def test_twiddles(modulus, digits, width, dtype, sign):
 @pytest.mark.parametrize("scale", [1.0, 1 / 3])
 def test_numpy_gives_the_bits_of_the_loop(shape, dtype, scale, monkeypatch):
     rng = np.random.default_rng(1)
-    found = [rng.normal(size=(*shape, 2)).view("c16")[..., 0].astype(dtype)] * 2
+    copies = [rng.normal(size=(*shape, 2)).view("c16")[..., 0].astype(dtype)] * 2
     rest = rng.integers(0, 1000, shape[0]) * (np.arange(shape[0]) % 7 > 0)
     for i, compiled in enumerate((True, False)):
         monkeypatch.setattr(module, "pays", lambda *_, compiled=compiled: compiled)
-        found[i] = found[i].copy()
-        found[i][:, -1, -1] = np.inf  # stays where nothing is multiplied
+        copies[i] = copies[i].copy()
+        copies[i][:, -1, -1] = np.inf  # stays where nothing is multiplied
         with np.errstate(invalid="ignore"):
-            twiddle(found[i], rest, 1000 * shape[1], -1, scale)
-    np.testing.assert_array_equal(*(x.view(f"u{x.itemsize // 2}") for x in found))
+            twiddle(copies[i], rest, 1000 * shape[1], -1, scale)
+    np.testing.assert_array_equal(*(x.view(f"u{x.itemsize // 2}") for x in copies))
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
@@ -90,11 +90,11 @@ def test_filter_is_a_chirp_wrapped_around(dtype):
     padded = 2 * LONG + 5
     length = LONG
     n = np.array([0, 1, 2, LONG - 1, LONG, LONG + 5, LONG + 6, padded - 2, padded - 1])
-    found = chirp_filter(n.reshape(3, 3), padded, length, 1, dtype)
-    assert found.shape == (3, 3)
-    assert found.dtype == dtype
+    filter_ = chirp_filter(n.reshape(3, 3), padded, length, 1, dtype)
+    assert filter_.shape == (3, 3)
+    assert filter_.dtype == dtype
     distance = np.minimum(n, padded - n)
     squares = [int(k) ** 2 % (2 * length) for k in distance]
     expected = np.where(distance < length, exact(squares, length), 0)
-    assert np.abs(found.ravel() * padded - expected).max() < 2 * EPS[dtype]
+    assert np.abs(filter_.ravel() * padded - expected).max() < 2 * EPS[dtype]
     assert (distance >= length).any()

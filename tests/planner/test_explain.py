@@ -35,14 +35,14 @@ PLANS = {
 
 
 @pytest.fixture
-def found(request):
+def named_plan(request):
     """A plan by its name."""
     *problem, options = PLANS[request.param]
     return plan(*problem, **options)
 
 
-def each(*names):
-    return pytest.mark.parametrize("found", names or PLANS, indirect=True)
+def with_plans(*names):
+    return pytest.mark.parametrize("named_plan", names or PLANS, indirect=True)
 
 
 def lines_of(text, start):
@@ -51,8 +51,8 @@ def lines_of(text, start):
     return [line.strip() for line in joined.splitlines() if line.startswith(f"  {start}")]
 
 
-def tensors(found, number):
-    text = lines_of(str(found), f"round {number}")[0]
+def tensors(plan, number):
+    text = lines_of(str(plan), f"round {number}")[0]
     return [tuple(map(int, group)) for group in TENSOR.findall(text)]
 
 
@@ -70,20 +70,20 @@ def transform_by_tensors(values, steps):
     return out
 
 
-@each("two_rounds")
-def test_the_tensors_of_two_rounds_are_the_transform(found):
-    steps = [*tensors(found, 1), *tensors(found, 2)]
+@with_plans("two_rounds")
+def test_the_tensors_of_two_rounds_are_the_transform(named_plan):
+    steps = [*tensors(named_plan, 1), *tensors(named_plan, 2)]
     assert steps == [(32, 128, 1), (128, 1, 32)]
-    assert "d(32, 128, 1) t_4096" in str(found)
+    assert "d(32, 128, 1) t_4096" in str(named_plan)
     values = np.random.default_rng(0).normal(size=4096) + 0j
     np.testing.assert_allclose(transform_by_tensors(values, steps), np.fft.fft(values), atol=1e-9)
 
 
-@each("slabs")
-def test_slabs_have_one_exchange_with_the_papers_numbers(found):
-    text = str(found)
-    assert tensors(found, 1) == [(64, 64, 64), (64, 1, 1)]
-    assert tensors(found, 2) == [(64, 4096, 4096)]
+@with_plans("slabs")
+def test_slabs_have_one_exchange_with_the_papers_numbers(named_plan):
+    text = str(named_plan)
+    assert tensors(named_plan, 1) == [(64, 64, 64), (64, 1, 1)]
+    assert tensors(named_plan, 2) == [(64, 4096, 4096)]
     (local,) = lines_of(text, "local")
     (exchange,) = lines_of(text, "exchange")
     assert local.endswith("nothing travels")
@@ -94,36 +94,40 @@ def test_slabs_have_one_exchange_with_the_papers_numbers(found):
     assert "result    8 chunks by axis {0: 64; 1: 8 x 8; 2: 64}" in text
 
 
-@each()
-def test_each_exchange_says_what_the_plan_has(found):
-    lines = [s for s in map(str.split, str(found).splitlines()) if s]
+@with_plans()
+def test_each_exchange_says_what_the_plan_has(named_plan):
+    lines = [s for s in map(str.split, str(named_plan).splitlines()) if s]
     kinds = [s[0] for s in lines if s[0] in ("local", "exchange", "round", "result")]
-    wanted = ["local" if e.local else "exchange" for e in found.exchanges]
-    rounds = ["round"] * len(found.rounds)
+    wanted = ["local" if e.local else "exchange" for e in named_plan.exchanges]
+    rounds = ["round"] * len(named_plan.rounds)
     pairs = itertools.zip_longest(wanted, rounds)
     assert kinds == [k for pair in pairs for k in pair if k is not None] + ["result"]
-    for exchange, line in zip(found.travelling, lines_of(str(found), "exchange"), strict=True):
+    for exchange, line in zip(
+        named_plan.travelling, lines_of(str(named_plan), "exchange"), strict=True
+    ):
         shape = exchange.shape
         assert f"fan-in {shape.fan_in}, C = {shape.runs}, W = {shape.width} (" in line
         assert f"{shape.groups} group" in line
         assert line.endswith(f"moves {explain.human_bytes(exchange.nbytes)}")
-    text = found.explain()
+    text = named_plan.explain()
     assert max(map(len, text.splitlines())) <= 100
-    assert text.startswith(str(found))
-    assert str(found) == explain.summary(found)
+    assert text.startswith(str(named_plan))
+    assert str(named_plan) == explain.summary(named_plan)
 
 
 def test_explain_has_reason_forecast_and_runners_up():
-    found = plan((64, 64, 64), (8, -1, -1), "c8")
-    text = found.explain()
-    forecast = found.expected
-    assert f"why: {found.reason}" in text
+    explained = plan((64, 64, 64), (8, -1, -1), "c8")
+    text = explained.explain()
+    forecast = explained.expected
+    assert f"why: {explained.reason}" in text
     assert f"{forecast.tasks}\n" in text
     assert explain.human_bytes(forecast.bytes_exchanged) in text
     assert explain.human_seconds(forecast.seconds) in text
     assert f"{explain.human_bytes(forecast.peak_host)} of 100 TiB" in text
-    assert found.rejected
-    for (name, other), row in zip(found.rejected, explain.rejected_rows(found)[1:], strict=True):
+    assert explained.rejected
+    for (name, other), row in zip(
+        explained.rejected, explain.rejected_rows(explained)[1:], strict=True
+    ):
         assert row[0] == name
         assert row[3] == str(other.tasks)
         assert float(row[5]) == pytest.approx(other.seconds / forecast.seconds, abs=0.006)
@@ -135,11 +139,11 @@ HUGE = [((2**28,), 2**16, "fft"), ((16384, 16384, 16384), (256, 256, -1), "fftn"
 
 @pytest.mark.parametrize(("shape", "chunks", "kind"), HUGE)
 def test_a_plan_of_4096_blocks_prints_in_a_second(shape, chunks, kind):
-    found = plan(shape, chunks, "c8", kind)
-    assert found.source.blocks == 4096
+    large = plan(shape, chunks, "c8", kind)
+    assert large.source.blocks == 4096
     started = time.process_time()  # some milliseconds, however busy the machine is
-    text = found.explain()
-    html = found._repr_html_()
+    text = large.explain()
+    html = large._repr_html_()
     assert time.process_time() - started < 1
     assert len(text) < 8000
     assert len(html) < 60_000
@@ -181,31 +185,31 @@ def checked(html):
     return checker
 
 
-@each()
-def test_the_drawing_is_well_formed_and_has_every_exchange(found):
-    checker = checked(found._repr_html_())
-    assert found._repr_html_() == draw(found)
-    for number, round_ in enumerate(explain.round_names(found), 1):
+@with_plans()
+def test_the_drawing_is_well_formed_and_has_every_exchange(named_plan):
+    checker = checked(named_plan._repr_html_())
+    assert named_plan._repr_html_() == draw(named_plan)
+    for number, round_ in enumerate(explain.round_names(named_plan), 1):
         assert f"round {number} {{{round_}}}" in checker.texts
-    for exchange in found.travelling:
+    for exchange in named_plan.travelling:
         assert f"C = {exchange.shape.runs}" in checker.texts
-    assert checker.texts.count("exchange") == len(found.travelling)
-    assert checker.texts.count("local") == len(found.exchanges) - len(found.travelling)
+    assert checker.texts.count("exchange") == len(named_plan.travelling)
+    assert checker.texts.count("local") == len(named_plan.exchanges) - len(named_plan.travelling)
 
 
-@each("two_rounds")
-def test_text_in_the_drawing_is_escaped(found):
-    html = draw(replace(found, reason="<script>alert(1)</script> & more"))
+@with_plans("two_rounds")
+def test_text_in_the_drawing_is_escaped(named_plan):
+    html = draw(replace(named_plan, reason="<script>alert(1)</script> & more"))
     assert "<script" not in html
     assert "&lt;script&gt;" in html
     checked(html)
 
 
 def test_an_array_without_elements_has_a_plan_to_print():
-    found = plan((0, 8), 2, kind="fft")
-    assert "moves 0 B" in str(found) or "nothing travels" in str(found)
-    checked(draw(found))
-    assert max(map(len, found.explain().splitlines())) <= 100
+    empty = plan((0, 8), 2, kind="fft")
+    assert "moves 0 B" in str(empty) or "nothing travels" in str(empty)
+    checked(draw(empty))
+    assert max(map(len, empty.explain().splitlines())) <= 100
 
 
 def test_a_prompt_shows_a_line_and_tokens_know_all() -> None:

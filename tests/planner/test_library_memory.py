@@ -46,8 +46,8 @@ CASES = [(2**18, 8, 1), (2**18, 1, 1), (2**17, 1, 8), (131071, 8, 1)]
 def test_no_library_takes_more_than_the_table_says(kernel):
     if kernel not in usable():
         pytest.skip("not installed")
-    done = python("-c", CALL, kernel, json.dumps(CASES))
-    for (n, rows, columns), found in zip(CASES, json.loads(done.stdout), strict=True):
+    process = python("-c", CALL, kernel, json.dumps(CASES))
+    for (n, rows, columns), nbytes in zip(CASES, json.loads(process.stdout), strict=True):
         x = da.zeros((rows, n, columns), chunks=-1, dtype=complex)
         rounds = dask_bigfft.plan(x, "fft", axis=1, kernel=kernel).rounds
-        assert found <= library_bytes(kernel, rounds, 16) + SPARE, (n, rows, columns)
+        assert nbytes <= library_bytes(kernel, rounds, 16) + SPARE, (n, rows, columns)

@@ -75,7 +75,7 @@ def test_each_change_that_a_refusal_names_fits(
         with pytest.raises(PlanError, match="`memory_limit`=") as told:
             dask_bigfft.plan(x, "fftn", memory_limit=limit)
         text = str(told.value)
-        named = {name: found[1] for name, how in CHANGES.items() if (found := re.search(how, text))}
+        named = {name: match[1] for name, how in CHANGES.items() if (match := re.search(how, text))}
         assert set(named) == changes
         assert not re.search(r"\d{8}", text)  # sizes have units
         assert dask_bigfft.plan(x, "fftn", memory_limit=named["memory"])
@@ -121,9 +121,9 @@ def test_a_refusal_takes_few_searches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_axis_in_thousands_of_chunks_is_planned_in_three_rounds() -> None:
     x = da.zeros(2**39, chunks=2**26, dtype="c16")
-    found = dask_bigfft.plan(x, "fft", memory_limit="64 TiB")
-    assert found.notation == "{X1} {X2} {X3}"
-    assert max(exchange.shape.fan_in for exchange in found.exchanges) <= 4096
+    plan = dask_bigfft.plan(x, "fft", memory_limit="64 TiB")
+    assert plan.notation == "{X1} {X2} {X3}"
+    assert max(exchange.shape.fan_in for exchange in plan.exchanges) <= 4096
 
 
 def test_chunks_that_allow_no_plan_are_refused() -> None:

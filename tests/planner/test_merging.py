@@ -88,9 +88,9 @@ def test_irregular_chunks(options: dict) -> None:
 def test_shifted_and_real() -> None:
     a = RNG.standard_normal((90, 96))
     x = da.from_array(a, chunks=(5, 4))
-    found = fft.fftshift(fft.rfft2(fft.ifftshift(x)), axes=0).compute()
+    spectrum = fft.fftshift(fft.rfft2(fft.ifftshift(x)), axes=0).compute()
     wanted = np.fft.fftshift(np.fft.rfft2(np.fft.ifftshift(a)), axes=0)
-    assert np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted)
+    assert np.linalg.norm(spectrum - wanted) <= 1e-14 * np.linalg.norm(wanted)
 
 
 @pytest.mark.parametrize(
@@ -104,14 +104,14 @@ def test_padding_makes_no_tiny_blocks(kind: str, n: int, most: int) -> None:
     assert max(round_.target.blocks for round_ in plan.rounds) <= most
     if n <= 2**20:
         with dask.config.set(NEVER):
-            kept = dask_bigfft.plan(x, kind, n=n)
-        assert kept.rounds[0].target.blocks > 100 * most
-        assert kept.expected.seconds > plan.expected.seconds
+            preserved = dask_bigfft.plan(x, kind, n=n)
+        assert preserved.rounds[0].target.blocks > 100 * most
+        assert preserved.expected.seconds > plan.expected.seconds
 
 
 @pytest.mark.parametrize("kind", ["fft", "rfft", "irfft"])
 def test_padded_much_and_right(kind: str) -> None:
     x = RNG.standard_normal(1000)
-    found = getattr(fft, kind)(da.from_array(x, chunks=90), n=2**18)
-    assert found.npartitions <= 16
-    np.testing.assert_allclose(found, getattr(np.fft, kind)(x, n=2**18), atol=1e-12)
+    spectrum = getattr(fft, kind)(da.from_array(x, chunks=90), n=2**18)
+    assert spectrum.npartitions <= 16
+    np.testing.assert_allclose(spectrum, getattr(np.fft, kind)(x, n=2**18), atol=1e-12)

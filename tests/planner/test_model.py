@@ -41,16 +41,23 @@ def test_ffts_take_their_flops():
 
 def test_a_forecast_is_linear_in_its_prices():
     """Calibration solves for prices by that."""
-    one = {"run": 1e-8, "move": 1e-9, "tile": 1e-5, "exchange": 1e-3, "pair": 1e-8, "start": 1e-2}
-    one |= {"task": 1e-4, "shard": 1e-5}
+    prices = {
+        "run": 1e-8,
+        "move": 1e-9,
+        "tile": 1e-5,
+        "exchange": 1e-3,
+        "pair": 1e-8,
+        "start": 1e-2,
+    }
+    prices |= {"task": 1e-4, "shard": 1e-5}
     for shape, chunks in (((256, 256), (32, 256)), ((1 << 16,), (1 << 12,))):
         plan = planned(shape, chunks, FREE)
         base = seconds(plan)
-        added = {name: seconds(plan, **{name: price}) - base for name, price in one.items()}
+        added = {name: seconds(plan, **{name: price}) - base for name, price in prices.items()}
         assert min(added.values()) >= 0
         assert sum(added.values()) > 0
-        assert seconds(plan, **one) == pytest.approx(base + sum(added.values()))
-        twice = seconds(plan, **{name: 2 * price for name, price in one.items()})
+        assert seconds(plan, **prices) == pytest.approx(base + sum(added.values()))
+        twice = seconds(plan, **{name: 2 * price for name, price in prices.items()})
         assert twice == pytest.approx(base + 2 * sum(added.values()))
 
 
@@ -69,8 +76,8 @@ def test_blocks_of_the_busiest_lane():
 
 
 def test_a_round_of_one_block_uses_all_threads():
-    one, four = (planned((64, 1024), (64, 1024), FREE, threads=n) for n in (1, 4))
-    assert seconds(one) / 4 <= seconds(four) < seconds(one) / 2
+    alone, four = (planned((64, 1024), (64, 1024), FREE, threads=n) for n in (1, 4))
+    assert seconds(alone) / 4 <= seconds(four) < seconds(alone) / 2
 
 
 def test_large_blocks_are_slower():
@@ -106,9 +113,9 @@ def test_a_machine_like_this_one_has_the_same_forecast():
     plan = dask_bigfft.plan(da.zeros((512, 512), chunks=(64, 512)), "fft2", kernel="scipy")
     profile = plan.machine.profile
     machine = plan.machine
-    found = plan.forecast(profile, threads=machine.threads, gpus=machine.gpus)
+    forecast = plan.forecast(profile, threads=machine.threads, gpus=machine.gpus)
     assert machine.shared
-    assert found == plan.expected
+    assert forecast == plan.expected
     assert plan.forecast(profile, workers=2, threads=1).seconds != plan.expected.seconds
 
 
@@ -134,7 +141,7 @@ def test_every_price_of_a_profile_matters():
         base = Profile()
         for name in prices:
             changed = replace(base, **{name: 1e-3 if getattr(base, name) < 1 else 1e3})
-            one, other = (plan.forecast(p, workers=workers, threads=2) for p in (base, changed))
-            if one.seconds != other.seconds:
+            before, after = (plan.forecast(p, workers=workers, threads=2) for p in (base, changed))
+            if before.seconds != after.seconds:
                 told.add(name)
     assert told == prices

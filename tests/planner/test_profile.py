@@ -52,9 +52,9 @@ def test_groups_of_digits_come_back(more):
 
 
 def altered(**entries):
-    found = json.loads(DEFAULT.to_json())
-    found["profile"] |= entries
-    return json.dumps(found)
+    document = json.loads(DEFAULT.to_json())
+    document["profile"] |= entries
+    return json.dumps(document)
 
 
 @pytest.mark.parametrize(

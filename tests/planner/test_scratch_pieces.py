@@ -156,9 +156,9 @@ def test_what_is_written_is_counted(tmp_path: object, monkeypatch: pytest.Monkey
     write = os.pwritev
 
     def counting(handle: int, values: list[memoryview], begin: int) -> int:
-        done = write(handle, values, begin)
-        counted[done] += 1
-        return done
+        written = write(handle, values, begin)
+        counted[written] += 1
+        return written
 
     monkeypatch.setattr(os, "pwritev", counting)
     values = random_array((2**18,), "c16", 3)

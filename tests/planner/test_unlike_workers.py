@@ -77,8 +77,8 @@ def plan_on(tmp_path, monkeypatch):
 
 
 def share_of(plan):
-    (found,) = plan.expected.rounds
-    return found.share
+    (forecast,) = plan.expected.rounds
+    return forecast.share
 
 
 @pytest.mark.parametrize("told", [registered, declared])

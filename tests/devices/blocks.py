@@ -40,9 +40,9 @@ def values(*shape, dtype="c16", seed=0):
 
 def job_of(x, name, **keywords):
     """The one round of a transform of an array in one chunk."""
-    found = plan(da.from_array(x, chunks=-1), name, **keywords)
-    (round_,) = found.rounds
-    return Job(round_, (0,) * x.ndim, *found.dtypes[:2]), found.spec.out_shape
+    plan_of_block = plan(da.from_array(x, chunks=-1), name, **keywords)
+    (round_,) = plan_of_block.rounds
+    return Job(round_, (0,) * x.ndim, *plan_of_block.dtypes[:2]), plan_of_block.spec.out_shape
 
 
 def job_of_round(round_, dtypes, inside=False):
@@ -72,9 +72,9 @@ def passes_of(tiles):
     return " ".join(tiles.plan.names([letters[step.axis] for step in tiles.job.round.steps]))
 
 
-def distance(got, expected):
+def distance(ours, expected):
     """Relative distance in the L2 norm."""
-    return np.linalg.norm(got - expected) / np.linalg.norm(expected)
+    return np.linalg.norm(ours - expected) / np.linalg.norm(expected)
 
 
 def scipys(x, name, **keywords):
@@ -95,12 +95,12 @@ def on_the_card(name, lazy, nbytes, limits=None, seed=0, **keywords):
     """A transform of which the CPU does no round, and how often each event happened."""
     limits = limits or TileLimits(nbytes, least=256)
     with simulated_devices(nbytes, seed=seed, limits=limits) as (device,), heard() as events:
-        got = getattr(fft, name)(lazy, device="gpu", **keywords).compute(scheduler="sync")
+        transformed = getattr(fft, name)(lazy, device="gpu", **keywords).compute(scheduler="sync")
         assert device.trace
         assert device.peak <= nbytes
     counts = Counter(name for name, _ in events)
     assert "fallback" not in counts
-    return got, counts
+    return transformed, counts
 
 
 def copied(gpu, *copies):

@@ -79,8 +79,8 @@ PASSED = {"u64": "u8", "u32": "u4", "long long": "i8", "double": "f8"}
 
 def parameters(source):
     """Type of each parameter of the kernel."""
-    (found,) = re.findall(r"void bigfft\((.*?)\) \{", source, re.DOTALL)
-    return [re.sub(r"\w+$", "", one.strip()).strip() for one in found.split(",")]
+    (signature,) = re.findall(r"void bigfft\((.*?)\) \{", source, re.DOTALL)
+    return [re.sub(r"\w+$", "", parameter.strip()).strip() for parameter in signature.split(",")]
 
 
 @functools.cache
@@ -92,8 +92,8 @@ def compiled(source, folder):
     place.with_suffix(".cpp").write_text(text)
     command = [COMPILER, "-std=c++17", "-shared", "-fPIC", "-pthread", "-w", "-fno-strict-aliasing"]
     command += ["-o", str(place), str(place.with_suffix(".cpp"))]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
     return ctypes.CDLL(str(place)).launch
 
 
@@ -109,8 +109,8 @@ def kernels_of(folder):
                 assert np.dtype(type(number)) == np.dtype(expected), (kind, type(number))
             (threads,) = block
             (x, y) = (*grid, 1)[:2]
-            held = [np.asarray(number) for number in arguments]
-            pointers = (ctypes.c_void_p * len(held))(*(one.ctypes.data for one in held))
+            numbers = [np.asarray(number) for number in arguments]
+            pointers = (ctypes.c_void_p * len(numbers))(*(scalar.ctypes.data for scalar in numbers))
             assert compiled(source, folder)(x, y, threads, pointers) == 0
 
         return run

@@ -34,13 +34,13 @@ from dask_bigfft.testing.strategies import random_array
 class Memory:
     """A place in memory: an address, and what keeps it."""
 
-    def __init__(self, kept, ptr, device=0):
-        self.kept = kept
+    def __init__(self, owner, ptr, device=0):
+        self.owner = owner
         self.ptr = ptr
         self.device = device
 
     def __add__(self, nbytes):
-        return Memory(self.kept, self.ptr + nbytes, self.device)
+        return Memory(self.owner, self.ptr + nbytes, self.device)
 
     def at(self, shape, dtype, strides=None):
         told = {
@@ -84,20 +84,20 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __init__(self, shape, dtype=float, memptr=None, strides=None):
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         if memptr is None:
-            kept = np.full(math.prod(shape) * np.dtype(dtype).itemsize, 0xFF, np.uint8)
-            memptr = Memory(kept, kept.ctypes.data, Card.current())
+            bytes_ = np.full(math.prod(shape) * np.dtype(dtype).itemsize, 0xFF, np.uint8)
+            memptr = Memory(bytes_, bytes_.ctypes.data, Card.current())
         self.data = memptr
         self._values = memptr.at(shape, dtype, strides)
 
     @classmethod
     def of(cls, values):
-        found = cls(np.shape(values), values.dtype)
-        found._values[...] = values
-        return found
+        array = cls(np.shape(values), values.dtype)
+        array._values[...] = values
+        return array
 
     @classmethod
     def _view(cls, values, like):
-        memory = Memory(like.data.kept, values.ctypes.data, like.data.device)
+        memory = Memory(like.data.owner, values.ctypes.data, like.data.device)
         return cls(values.shape, values.dtype, memory, values.strides)
 
     @staticmethod
@@ -108,18 +108,18 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_function__(self, function, _, args, kwargs):
         """Do what CuPy does for functions of NumPy."""
-        found = function(*self._inner(args), **kwargs)
-        return CardArray.of(found) if isinstance(found, np.ndarray) else found
+        values = function(*self._inner(args), **kwargs)
+        return CardArray.of(values) if isinstance(values, np.ndarray) else values
 
     def __array_ufunc__(self, function, method, *args, out=(), **kwargs):
         """Do what CuPy does for ufuncs of NumPy, which it refuses for arrays of NumPy."""
         cards = [x for x in (*args, *out) if isinstance(x, CardArray)]
         assert not any(isinstance(x, np.ndarray) for x in (*args, *out)), "an array of the host"
         assert {x.data.device for x in cards} == {Card.current()}
-        found = getattr(function, method)(*self._inner(args), **kwargs)
+        values = getattr(function, method)(*self._inner(args), **kwargs)
         if not out:
-            return CardArray.of(found)
-        out[0]._values[...] = found
+            return CardArray.of(values)
+        out[0]._values[...] = values
         return out[0]
 
     def __array__(self, *_, **__):
@@ -154,9 +154,9 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
         self._values.fill(value)
 
     def reshape(self, *shape):
-        found = self._values.reshape(*shape)
-        shared = np.shares_memory(found, self._values) or not found.size
-        return self._view(found, self) if shared else CardArray.of(found)
+        reshaped = self._values.reshape(*shape)
+        shared = np.shares_memory(reshaped, self._values) or not reshaped.size
+        return self._view(reshaped, self) if shared else CardArray.of(reshaped)
 
     def __getitem__(self, index):
         return self._view(self._values[index], self)
@@ -220,7 +220,7 @@ def card(monkeypatch):
     runtime = SimpleNamespace(
         CUDARuntimeError=type("CUDARuntimeError", (Exception,), {}),
         getDevice=Card.current,
-        deviceCanAccessPeer=lambda one, other: True,
+        deviceCanAccessPeer=lambda gpu, other: True,
         _deviceEnsurePeerAccess=lambda other: opened.add((Card.current(), other)),
         memcpyAsync=lambda to, at, size, kind, stream: ctypes.memmove(to, at, size),
         memcpy2DAsync=by_rows,
@@ -266,7 +266,7 @@ def card(monkeypatch):
     cuda.cupy.cache_clear()
 
 
-def assembled(done):
+def assembled(persisted):
     """The values of a persisted array, and the devices of its blocks."""
     devices = set()
 
@@ -275,7 +275,9 @@ def assembled(done):
         devices.add(part.device.id)
         return part._values
 
-    host = done.map_blocks(read, dtype=done.dtype, meta=np.empty((0,) * done.ndim, done.dtype))
+    host = persisted.map_blocks(
+        read, dtype=persisted.dtype, meta=np.empty((0,) * persisted.ndim, persisted.dtype)
+    )
     return host.compute(scheduler="sync"), devices
 
 
@@ -309,10 +311,10 @@ def test_blocks_stay_on_the_devices_that_hold_them(card, transport, name):
         lazy = getattr(fft, name)(blocks)
         assert "shards in rows of" in plan(blocks, name).explain()
     by_rows.calls = 0
-    done = lazy.persist(scheduler="threads")
+    persisted = lazy.persist(scheduler="threads")
     assert (by_rows.calls > 0) is (transport in ("direct", "auto"))
-    got, devices = assembled(done)
-    np.testing.assert_allclose(got, getattr(scipy.fft, name)(x), atol=1e-12)
+    on_host, devices = assembled(persisted)
+    np.testing.assert_allclose(on_host, getattr(scipy.fft, name)(x), atol=1e-12)
     assert devices == {0, 1}
     opened = {"host": set(), "staged": {(0, 1)}}
     assert card.opened == opened.get(transport, {(0, 1), (1, 0)})
@@ -332,9 +334,11 @@ def test_a_block_that_may_be_overwritten_becomes_the_result(card):
     block = CardArray.of(random_array((24, 10), "c16", 3))
     expected = scipy.fft.fft2(block._values)
     x = da.from_array(block, chunks=-1, asarray=False)
-    kept, done = (fft.fft2(x, overwrite_x=own).compute(scheduler="sync") for own in (False, True))
-    np.testing.assert_allclose([kept._values, done._values], [expected] * 2, atol=1e-12)
-    assert kept.data.ptr != block.data.ptr == done.data.ptr
+    beside, inside = (
+        fft.fft2(x, overwrite_x=own).compute(scheduler="sync") for own in (False, True)
+    )
+    np.testing.assert_allclose([beside._values, inside._values], [expected] * 2, atol=1e-12)
+    assert beside.data.ptr != block.data.ptr == inside.data.ptr
 
 
 @pytest.mark.parametrize("seed", range(80))
@@ -345,9 +349,9 @@ def test_nothing_goes_by_the_host(card, monkeypatch, seed):
         monkeypatch.setattr(type(default_arena()), "allocate", refused)
     with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
         lazy = getattr(fft, name)(blocks, **keywords)
-    got, _ = assembled(lazy.persist(scheduler="threads" if seed % 4 < 2 else "sync"))
-    assert got.shape == expected.shape
-    assert np.linalg.norm(got - expected) <= close * (np.linalg.norm(expected) + 1)
+    on_host, _ = assembled(lazy.persist(scheduler="threads" if seed % 4 < 2 else "sync"))
+    assert on_host.shape == expected.shape
+    assert np.linalg.norm(on_host - expected) <= close * (np.linalg.norm(expected) + 1)
     assert report(lazy).runs[0].device_peaks[("", 0)] == 12345  # what the pool says
 
 
@@ -365,8 +369,8 @@ def test_one_axis_in_many_blocks(card, monkeypatch, name, n, chunk, keywords):
     blocks = uploaded(x, chunk)
     monkeypatch.setattr(type(default_arena()), "allocate", refused)
     with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
-        done = getattr(fft, name)(blocks, **keywords).persist()
-    assert close(assembled(done)[0], getattr(scipy.fft, name)(x, **keywords))
+        persisted = getattr(fft, name)(blocks, **keywords).persist()
+    assert close(assembled(persisted)[0], getattr(scipy.fft, name)(x, **keywords))
 
 
 @pytest.mark.parametrize("type", [1, 2, 3, 4])
@@ -378,12 +382,12 @@ def test_cosines_and_sines(card, monkeypatch, name, type):
     monkeypatch.setattr(default_arena().__class__, "allocate", refused)
     for shape, chunks, dtype, keywords in cases:
         x = random_array(shape, dtype, 1)
-        done = getattr(fft, name)(uploaded(x, chunks, count=2), type, **keywords)
+        coefficients = getattr(fft, name)(uploaded(x, chunks, count=2), type, **keywords)
         expected = getattr(scipy.fft, name)(x, type, **keywords)
-        assert done.dtype == expected.dtype
-        got, _ = assembled(done.persist(scheduler="sync"))
+        assert coefficients.dtype == expected.dtype
+        on_host, _ = assembled(coefficients.persist(scheduler="sync"))
         close = 1e-6 if dtype == "f4" else 1e-14
-        assert np.linalg.norm(got - expected) <= close * np.linalg.norm(expected)
+        assert np.linalg.norm(on_host - expected) <= close * np.linalg.norm(expected)
 
 
 def test_cosines_of_blocks_that_dask_takes_for_host_memory(card):
@@ -394,11 +398,11 @@ def test_cosines_of_blocks_that_dask_takes_for_host_memory(card):
 def test_orders_shifts_and_primes(card):
     x = np.random.default_rng(0).standard_normal(4096) + 0j
     a = uploaded(x, (256,))
-    there = fft.fft(a, order="transposed")
+    spectrum = fft.fft(a, order="transposed")
     np.testing.assert_allclose(
-        assembled(there.persist())[0], scipy.fft.fft(x)[transposed_index(4096)], atol=1e-10
+        assembled(spectrum.persist())[0], scipy.fft.fft(x)[transposed_index(4096)], atol=1e-10
     )
-    back = fft.ifft(there, order="transposed")
+    back = fft.ifft(spectrum, order="transposed")
     np.testing.assert_allclose(assembled(back.persist())[0], x, atol=1e-10)
     halves = fft.rfft(uploaded(x.real, (256,)), order="transposed")
     back = fft.irfft(halves, n=4096, order="transposed")
@@ -423,8 +427,8 @@ def test_blocks_that_begin_between_complex_numbers(card, begin):
         flat = CardArray.of(np.concatenate([x[:1, :begin].ravel(), x[4 * i : 4 * i + 4].ravel()]))
         blocks[("parts", i, 0)] = flat[begin:].reshape(4, 60)
     a = da.Array(blocks, "parts", ((4, 4), (60,)), meta=CardArray((0, 0), "f4"))
-    got, _ = assembled(fft.rfft2(a).persist())
-    np.testing.assert_allclose(got, scipy.fft.rfft2(x), atol=1e-4)
+    on_host, _ = assembled(fft.rfft2(a).persist())
+    np.testing.assert_allclose(on_host, scipy.fft.rfft2(x), atol=1e-4)
 
 
 def test_the_host_waits_for_streams_that_threads_do_not_share(card, monkeypatch):
@@ -444,8 +448,12 @@ def test_the_host_waits_for_streams_that_threads_do_not_share(card, monkeypatch)
 def test_signals(card, monkeypatch, work, dtype):
     def by_scipy(name):
         def function(*args, **kwargs):
-            found = getattr(scipy.signal, name)(*CardArray._inner(args), **kwargs)
-            return list(map(CardArray.of, found)) if name == "spectrogram" else CardArray.of(found)
+            filtered = getattr(scipy.signal, name)(*CardArray._inner(args), **kwargs)
+            return (
+                list(map(CardArray.of, filtered))
+                if name == "spectrogram"
+                else CardArray.of(filtered)
+            )
 
         return function
 
@@ -455,8 +463,8 @@ def test_signals(card, monkeypatch, work, dtype):
     with dask.config.set({"bigfft.device": "cpu"}):
         wanted = work(*(da.from_array(x, (9, 20)) for x in pair)).compute()
     monkeypatch.setattr(type(default_arena()), "allocate", refused)
-    done = work(*(uploaded(x, (9, 20), count=2) for x in pair))
-    got, _ = assembled(done.persist(scheduler="sync"))
+    processed = work(*(uploaded(x, (9, 20), count=2) for x in pair))
+    on_host, _ = assembled(processed.persist(scheduler="sync"))
     most = 1e-4 if dtype == "f4" else 1e-12
-    assert np.linalg.norm(got - wanted) <= most * np.linalg.norm(wanted)
-    assert done.dtype == got.dtype == wanted.dtype
+    assert np.linalg.norm(on_host - wanted) <= most * np.linalg.norm(wanted)
+    assert processed.dtype == on_host.dtype == wanted.dtype

@@ -73,11 +73,11 @@ class Plan:
 class GPU:
     """As much of CuPy as FFTs take; counts the plans of each kind, and how often it waits."""
 
-    def __init__(self, taken=0):
+    def __init__(self, plan_nbytes=0):
         self.plans = Counter()
         self.waits = 0
         self.free = 1 << 30
-        self.taken = taken
+        self.plan_nbytes = plan_nbytes
         self.allocate = None
         kinds = {f"CUFFT_{name}": name for name in ("C2C", "R2C", "C2R", "Z2Z", "D2Z", "Z2D")}
         stream = SimpleNamespace(synchronize=self.wait)
@@ -104,9 +104,9 @@ class GPU:
 
     def plan(self, n, e0, s0, d0, e1, s1, d1, kind, count, *rest):
         self.plans["of 32 bits"] += 1
-        if self.taken:
+        if self.plan_nbytes:
             assert self.allocate(1000) == 1000
-        self.free -= self.taken
+        self.free -= self.plan_nbytes
         return Plan(n, (e0, s0, d0), (e1, s1, d1), kind, count)
 
     def wide(self, *arguments, **keywords):
@@ -116,10 +116,10 @@ class GPU:
 
 @pytest.fixture
 def gpu(monkeypatch):
-    found = GPU()
-    monkeypatch.setattr(ffts, "cupy", lambda: found)
+    stand_in = GPU()
+    monkeypatch.setattr(ffts, "cupy", lambda: stand_in)
     monkeypatch.setattr(kernels, "copy", copied)
-    return found
+    return stand_in
 
 
 def aligned(nbytes):
@@ -213,14 +213,14 @@ def test_the_work_area_of_large_batches_is_bounded(gpu):
         assert sum(call.times for call in calls) > 1 or shape == (1024,)
         x = values(shape)
         expected = scipy.fft.fftn(x, axes=dims)
-        found = executed("c2c", x, shape, dims, plans=FFTPlans(1 << 12))
-        np.testing.assert_allclose(found, expected, atol=1e-11)
+        transformed = executed("c2c", x, shape, dims, plans=FFTPlans(1 << 12))
+        np.testing.assert_allclose(transformed, expected, atol=1e-11)
 
 
 def test_plans_are_made_once_and_before_they_are_needed(gpu):
     """Their tables come in the null stream; their work area is lent at the call."""
     own = FFTPlans(max_plans=3)
-    gpu.taken = 96
+    gpu.plan_nbytes = 96
     ops = [FFT("c2c", (n, 8), (n, 8), (1,), -1, "<c16") for n in range(2, 6)]
     assert [own.prepare(op) for op in (*ops[:3], ops[0])] == [1024] * 4
     assert gpu.plans == {"of 32 bits": 3}

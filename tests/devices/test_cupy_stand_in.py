@@ -88,14 +88,14 @@ class Plans:
     taken = 0
 
     def __init__(self, most):
-        self.done = 0
+        self.executed = 0
 
     def prepare(self, op):
         return 0
 
     def fft(self, op, source, target, work):
         fft_at(op, source, target)
-        self.done += 1
+        self.executed += 1
 
     def drop(self):
         pass
@@ -145,10 +145,10 @@ def gpu(monkeypatch, folder, request):
     monkeypatch.setattr(cupy_gpu, "_driver", driver)
     monkeypatch.setattr(cupy_gpu, "BUFFER_NBYTES", 1 << 16)
     with dask.config.set({"bigfft.memory.pin-arrays": False}):
-        found = cupy_gpu.CupyGPU(0)
-        found.pinned = pinned
-        yield found
-        found.close()
+        cupy_device = cupy_gpu.CupyGPU(0)
+        cupy_device.pinned = pinned
+        yield cupy_device
+        cupy_device.close()
     cuda.cupy.cache_clear()
 
 
@@ -167,16 +167,16 @@ def test_views_travel_between_parts_of_larger_arrays(gpu):
     shapes += [tuple(rng.choice((1, 2, 3, 5), rng.integers(1, 6))) for _ in range(20)]
     for shape in shapes:
         dtype = rng.choice(("f4", "c8", "c16"))
-        (x, from_), (there, place), (out, to) = (part_of(rng, shape) for _ in range(3))
-        x, there, out = (values.astype(dtype) for values in (x, there, out))
-        expected = (there.copy(), out.copy())
-        larger = DeviceArray(0, there.shape, there.dtype.str)
-        offset = there[place].ctypes.data - there.ctypes.data if there[place].size else 0
-        seen = DeviceArray(offset, there[place].shape, there.dtype.str, there.strides)
-        copied(gpu, (there, larger), (x[from_], seen), (seen, out[to]), (larger, there))
-        for right, part, got in zip(expected, (place, to), (there, out), strict=True):
+        (x, from_), (between, place), (out, to) = (part_of(rng, shape) for _ in range(3))
+        x, between, out = (values.astype(dtype) for values in (x, between, out))
+        expected = (between.copy(), out.copy())
+        larger = DeviceArray(0, between.shape, between.dtype.str)
+        offset = between[place].ctypes.data - between.ctypes.data if between[place].size else 0
+        seen = DeviceArray(offset, between[place].shape, between.dtype.str, between.strides)
+        copied(gpu, (between, larger), (x[from_], seen), (seen, out[to]), (larger, between))
+        for right, part, copy in zip(expected, (place, to), (between, out), strict=True):
             right[part] = x[from_]
-            assert np.array_equal(got, right)
+            assert np.array_equal(copy, right)
     assert (gpu._ring is None) is gpu.pinned
 
 
@@ -211,8 +211,8 @@ def test_shards_of_one_form_travel_in_one_call(gpu, monkeypatch, shape, chunks, 
 def test_rows_further_apart_than_the_driver_allows_take_a_call_each():
     strides = (MAX_PITCH_NBYTES + 1, 8)
     row = (16, 1)
-    found = copies(View((3, 2), strides, 8, (16, 8)))
-    assert [(copy.host, copy.width, copy.height) for copy in found] == [
+    planned = copies(View((3, 2), strides, 8, (16, 8)))
+    assert [(copy.host, copy.width, copy.height) for copy in planned] == [
         (i * strides[0], *row) for i in range(3)
     ]
 
@@ -221,6 +221,6 @@ def test_rows_further_apart_than_the_driver_allows_take_a_call_each():
 def test_transforms(gpu, name):
     x = values(16, 30, 8, dtype="f8" if name == "rfft2" else "c16")
     with on_devices(gpu, nbytes=1 << 16):
-        got = getattr(fft, name)(da.from_array(x, (8, 30, 8)), device="gpu").compute()
-    assert gpu._plans.done
-    assert distance(got, getattr(scipy.fft, name)(x)) < 1e-14
+        transformed = getattr(fft, name)(da.from_array(x, (8, 30, 8)), device="gpu").compute()
+    assert gpu._plans.executed
+    assert distance(transformed, getattr(scipy.fft, name)(x)) < 1e-14

@@ -20,9 +20,9 @@ NBYTES = 1 << 14
 @pytest.mark.parametrize("size", [0, 1, 1000, 3 * SHARED_NBYTES // 8 + 5])
 def test_conversion_by_threads_is_numpys(size):
     x = np.arange(2 * size, dtype="f4").reshape(2, -1)
-    got = Source(lambda: x).get(np.dtype("c8"))
-    assert got.dtype == "c8"
-    np.testing.assert_array_equal(got, x.astype("c8"))
+    converted = Source(lambda: x).get(np.dtype("c8"))
+    assert converted.dtype == "c8"
+    np.testing.assert_array_equal(converted, x.astype("c8"))
     assert Source(lambda: x).get(x.dtype) is x
 
 
@@ -31,10 +31,10 @@ def test_memory_that_cannot_be_had_is_asked_for_in_order_and_then_the_cpu_works(
     device = SimulatedGPU(NBYTES, refuses=lambda operation, nbytes: operation == "reserve")
     x = values(64, 48)
     with on_devices(device), heard("fallback") as events:
-        got = fft.fft2(da.from_array(x, chunks=-1), device="gpu").compute(scheduler="sync")
+        spectrum = fft.fft2(da.from_array(x, chunks=-1), device="gpu").compute(scheduler="sync")
     assert device.peak == 0
     assert device.dropped >= 1
-    assert distance(got, scipys(x, "fft2")) < 1e-15
+    assert distance(spectrum, scipys(x, "fft2")) < 1e-15
     *halved, block = (numbers["nbytes"] for _, numbers in events)
     assert halved[:3] == [NBYTES, NBYTES, NBYTES // 2]
     assert all(a == 2 * b for a, b in itertools.pairwise(halved[1:]))

@@ -61,8 +61,8 @@ def test_tiles_leave_as_much_room_as_a_work_area_needs(monkeypatch, area, tiles)
     work_nbytes = SimulatedGPU.work_nbytes
     monkeypatch.setattr(SimulatedGPU, "work_nbytes", needed)
     engine = Engine(SimulatedGPU(1 << 17), int(3.6 * (64 << 8)), SMALL)  # tiles of 64 columns
-    (one,) = engine.tiles(job_of(values(16, 512), "fft", axis=0)[0]).plan.passes
-    assert one.tiles == tiles
+    (pass_,) = engine.tiles(job_of(values(16, 512), "fft", axis=0)[0]).plan.passes
+    assert pass_.tiles == tiles
 
 
 @pytest.mark.parametrize("operation", ["reserve", "plan"])
@@ -106,10 +106,10 @@ def test_a_block_overwritten_when_it_failed_is_gathered_again():
         filled.append(once())
         return filled[-1]
 
-    got = Engine(Failing(NBYTES), NBYTES, SMALL).run(job, Source(fill))
+    restored = Engine(Failing(NBYTES), NBYTES, SMALL).run(job, Source(fill))
     assert len(filled) == 2
     assert distance(filled[0].reshape(x.shape), x) > 1e-3  # it was overwritten
-    assert distance(got.reshape(x.shape), scipys(x, "ifft2")) < 1e-15
+    assert distance(restored.reshape(x.shape), scipys(x, "ifft2")) < 1e-15
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -144,9 +144,9 @@ def test_plans_may_be_made_and_given_back_while_a_block_is_gathered(lengths):
 
     A task gives plans back where it has run out of memory.
     """
-    made = []
+    calls = []
     x = values(64, 32)
-    device = SimulatedGPU(1 << 20, table=2000, refuses=lambda name, nbytes: made.append(name))
+    device = SimulatedGPU(1 << 20, table=2000, refuses=lambda name, nbytes: calls.append(name))
     engine = Engine(device, NBYTES, SMALL)
     (job, _) = job_of(x, "fft2")
 
@@ -155,26 +155,26 @@ def test_plans_may_be_made_and_given_back_while_a_block_is_gathered(lengths):
             engine.tiles(job_of(values(n, 16), "fft", axis=0)[0])
         if not lengths:
             engine.recover()
-        made.clear()
+        calls.clear()
         return source_of(x, job).gather()
 
-    got = engine.run(job, Source(gather))
-    assert distance(got.reshape(x.shape), scipys(x, "fft2")) < 1e-15
-    assert "plan" in made
+    spectrum = engine.run(job, Source(gather))
+    assert distance(spectrum.reshape(x.shape), scipys(x, "fft2")) < 1e-15
+    assert "plan" in calls
     assert device.peak <= NBYTES
 
 
 def test_plans_of_many_rounds_are_not_all_kept():
     """None goes but between blocks, where a card can make it anew."""
     device = SimulatedGPU(NBYTES)
-    kept = []
+    planned_counts = []
     engine = Engine(device, NBYTES, SMALL, max_ffts=3)
     lengths = (96, 100, 108, 120, 125, 128)
     for n in lengths + lengths:  # each is back when others have taken its place
         check(engine, values(n, 8), "fft", axis=0)
-        kept.append(device.planned)
-    assert max(kept) <= 3
-    assert kept[-1] > 0
+        planned_counts.append(device.planned)
+    assert max(planned_counts) <= 3
+    assert planned_counts[-1] > 0
     assert device.dropped >= 2
     device = SimulatedGPU(NBYTES)
     engine = Engine(device, NBYTES, SMALL, max_ffts=1)
@@ -209,7 +209,7 @@ def test_many_threads_share_devices(devices):
     """Right answers, two tasks at most on a device, and no block held while waiting."""
     engines = [Engine(SimulatedGPU(NBYTES, seed), NBYTES, SMALL) for seed in range(devices)]
     leases = Leases(engines)
-    held = [0]
+    tasks_now = [0]
     most = [0]
     lock = threading.Lock()
     wrong = []
@@ -219,12 +219,12 @@ def test_many_threads_share_devices(devices):
         x = values(*shapes[number % 3], seed=number)
         with leases.lease() as engine:
             with lock:
-                held[0] += 1
-                most[0] = max(most[0], held[0])
-            got = run(engine, x, "fftn")
+                tasks_now[0] += 1
+                most[0] = max(most[0], tasks_now[0])
+            spectrum = run(engine, x, "fftn")
             with lock:
-                held[0] -= 1
-        if distance(got, scipys(x, "fftn")) > 1e-14:
+                tasks_now[0] -= 1
+        if distance(spectrum, scipys(x, "fftn")) > 1e-14:
             wrong.append(number)
 
     in_threads(12, work)

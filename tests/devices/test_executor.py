@@ -90,8 +90,8 @@ def transform_two(device, buffers, streams):
     right = True
     for x, job, arrays, end in tasks:
         device.synchronize(end)
-        got = arrays[-1].reshape(job.round.target.shape(job.block)).reshape(x.shape).copy()
-        right &= bool(distance(got, scipys(x, "fftn")) < 1e-14)
+        spectrum = arrays[-1].reshape(job.round.target.shape(job.block)).reshape(x.shape).copy()
+        right &= bool(distance(spectrum, scipys(x, "fftn")) < 1e-14)
     return right
 
 
@@ -128,8 +128,8 @@ def test_copies_both_ways_and_computing_overlap():
 def test_few_buffers(name, shape):
     x = values(*shape, dtype="f8" if name in ("rfftn", "ihfftn") else "c16")
     for seed, buffers in itertools.product(range(3), (1, 2)):
-        found = blocks.engine(1 << 14, seed, limits=replace(SMALL, slots=buffers))
-        assert distance(run(found, x, name), scipys(x, name)) < 1e-14
+        small_engine = blocks.engine(1 << 14, seed, limits=replace(SMALL, slots=buffers))
+        assert distance(run(small_engine, x, name), scipys(x, name)) < 1e-14
 
 
 def test_a_block_that_is_known_late_is_still_gathered_ahead(monkeypatch):

@@ -35,8 +35,8 @@ def test_what_is_not_pinned_comes_in_tiles_that_fit_half_of_the_ring(axes, seed)
         limits = TileLimits(0, least=4 << 10, call_nbytes=1 << 10)
         job, _ = job_of(x, "fftn", axes=axes)
         used = engine(1 << 18, device=device, limits=limits)
-        found = used.run(job, Source(lambda: x.copy())).reshape(x.shape)
-        assert distance(found, np.fft.fftn(x, axes=axes)) < 1e-14
+        spectrum = used.run(job, Source(lambda: x.copy())).reshape(x.shape)
+        assert distance(spectrum, np.fft.fftn(x, axes=axes)) < 1e-14
         came.append(device.most)
     assert came[0] > 32 << 10 >= came[1]
 

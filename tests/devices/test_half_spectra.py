@@ -54,8 +54,8 @@ def test_scheme(name, shape, part, notation, norm, single):
     simulated = engine(nbytes, seed=part)
     (link,) = simulated.links(job, simulated.limits)
     assert passes_of(simulated.tiles(link)) == notation
-    got = run(simulated, x, name, **keywords)
-    assert distance(got, expected) < 1e-14
+    transformed = run(simulated, x, name, **keywords)
+    assert distance(transformed, expected) < 1e-14
     assert simulated.device.peak <= nbytes
     if single:
         x = x.astype("f4" if x.dtype.kind == "f" else "c8")
@@ -72,8 +72,8 @@ def test_other_axes_are_transformed_where_the_real_one_is_whole(name, shape, par
     simulated = engine(16 * math.prod(shape) // part, seed=part)
     links = simulated.links(job, simulated.limits)
     expected = [HALVES, "{Y}" if len(shape) == 2 else "{Z, Y}"]
-    found = [passes_of(simulated.tiles(link)) for link in links]
-    assert found == (expected if name in ("rfftn", "ihfftn") else expected[::-1])
+    schemes = [passes_of(simulated.tiles(link)) for link in links]
+    assert schemes == (expected if name in ("rfftn", "ihfftn") else expected[::-1])
     assert distance(run(simulated, x, name, **keywords), scipys(x, name, **keywords)) < 1e-14
     assert simulated.device.peak <= 16 * math.prod(shape) // part
 
@@ -125,9 +125,9 @@ def test_a_prime_larger_than_the_gpu_is_left_to_the_cpu(name):
     limits = TileLimits(1 << 14, least=256)
     lazy = da.from_array(x, -1)
     with simulated_devices(1 << 14, limits=limits), heard() as events:
-        got = getattr(fft, name)(lazy, device="gpu", **keywords).compute(scheduler="sync")
+        transformed = getattr(fft, name)(lazy, device="gpu", **keywords).compute(scheduler="sync")
     assert "fallback" in [name for name, _ in events]
-    assert distance(got, scipys(x, name, **keywords)) < 1e-14
+    assert distance(transformed, scipys(x, name, **keywords)) < 1e-14
 
 
 # --- axes that are cut into blocks, and have a digit that is larger than the GPU -----------------
@@ -153,12 +153,12 @@ def test_digits_of_cut_axes(name, chunks, digits, part, order, single):
     given = {"rounds": digits} | ({"order": order, "digits": digits} if turned else {})
     if turned and name == "ifft":
         name = "fft"
-    got, _ = on_the_card(name, lazy, 16 * max(digits) // part, **given, **keywords)
+    transformed, _ = on_the_card(name, lazy, 16 * max(digits) // part, **given, **keywords)
     if turned:
         expected = getattr(fft, name)(lazy, device="cpu", **given).compute(scheduler="sync")
     else:
         expected = scipys(x, name, **keywords)
-    assert distance(got, expected) < (2e-6 if single else 1e-14)
+    assert distance(transformed, expected) < (2e-6 if single else 1e-14)
 
 
 @pytest.mark.parametrize(("name", "digits"), [("rfft2", (1001, 4)), ("irfft2", (4, 1001))])
@@ -168,5 +168,5 @@ def test_digits_of_cut_axes_beside_others(name, digits):
     rounds = [{1: n} | ({0: 6} if n > 4 else {}) for n in digits]
     lazy = da.from_array(x, (6, max(digits)))
     nbytes = 1 << 13
-    got, _ = on_the_card(name, lazy, nbytes, rounds=rounds, **keywords)
-    assert distance(got, scipys(x, name, **keywords)) < 1e-14
+    transformed, _ = on_the_card(name, lazy, nbytes, rounds=rounds, **keywords)
+    assert distance(transformed, scipys(x, name, **keywords)) < 1e-14

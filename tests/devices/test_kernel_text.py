@@ -33,9 +33,9 @@ def values(shape, dtype):
     return random_array(shape, dtype, RNG)
 
 
-def close(got, expected):
-    eps = np.finfo(got.dtype).eps
-    np.testing.assert_allclose(got, expected, rtol=0, atol=4 * eps * np.abs(expected).max())
+def close(ours, expected):
+    eps = np.finfo(ours.dtype).eps
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=4 * eps * np.abs(expected).max())
 
 
 SHAPES = [

@@ -26,10 +26,10 @@ def untouched(shape, dtype):
 
 def clocked(shape, nbytes, blocks=1):
     """Return the seconds of some blocks through a device with an H200's speeds."""
-    found = plan(da.zeros(shape, chunks=-1, dtype="c16"), "fftn", memory_limit="1 TiB")
-    (round_,) = found.rounds
+    plan_of_block = plan(da.zeros(shape, chunks=-1, dtype="c16"), "fftn", memory_limit="1 TiB")
+    (round_,) = plan_of_block.rounds
     engine = Engine(SimulatedGPU(DeviceProfile().nbytes, dry=True), nbytes)
-    job = job_of_round(round_, found.dtypes[:2])
+    job = job_of_round(round_, plan_of_block.dtypes[:2])
 
     def arrays(pieces, _):
         written = range(len(pieces.plan.passes))
@@ -69,9 +69,9 @@ def test_near_the_floor(shape, nbytes, crossings):
 
 def test_small_blocks_overlap():
     """Eight blocks one after the other are as fast for their size as a large one."""
-    one = clocked((1 << 11, 1 << 11), 32 * MIB)
+    single = clocked((1 << 11, 1 << 11), 32 * MIB)
     eight = clocked((1 << 11, 1 << 11), 32 * MIB, 8)
-    assert eight < 8.2 * one
+    assert eight < 8.2 * single
     floor = 2 * 8 * (1 << 26) / DeviceProfile().h2d
     assert floor / eight >= 0.8
 
@@ -87,12 +87,12 @@ def test_small_blocks_overlap():
 def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, passes):
     with simulated_devices(1 << 34):
         x = da.zeros(shape, chunks=-1, dtype="c16")
-        found = plan(x, "fftn", device="gpu", device_memory_limit=nbytes, memory_limit="1 TiB")
-    (round_,) = found.expected.rounds
+        gpu_plan = plan(x, "fftn", device="gpu", device_memory_limit=nbytes, memory_limit="1 TiB")
+    (round_,) = gpu_plan.expected.rounds
     crossing = np.prod(shape) * 16 / DeviceProfile().h2d
     ways = max(2, len(passes))  # a single tile goes there before it comes back
     assert round_.device == pytest.approx(ways * crossing, 0.15)
-    text = found.explain()
+    text = gpu_plan.explain()
     rows = text.split("passes over the bus")[1].split("\n")[1:]
     parts = r"round 1 ({.*?}) +([\d, ]+?)  .* W = \d+, (\w+) .* W = "
     assert [" ".join(re.search(parts, row).groups()) for row in rows[: len(passes)]] == passes
@@ -105,8 +105,8 @@ def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, p
 def test_a_tile_overlaps_with_those_of_other_blocks_on_its_gpu(gpus, tiles, ways):
     with simulated_devices(1 << 34, count=gpus):
         x = da.zeros((4 * tiles, 1 << 24), chunks=(tiles, -1), dtype="c16")
-        found = plan(x, "fft", device="gpu", memory_limit="1 TiB")
-    (round_,) = found.expected.rounds
+        gpu_plan = plan(x, "fft", device="gpu", memory_limit="1 TiB")
+    (round_,) = gpu_plan.expected.rounds
     crossing = tiles * (1 << 24) * 16 / DeviceProfile().h2d
     assert round_.device == pytest.approx(ways * crossing, 0.01)
 
@@ -125,10 +125,10 @@ def test_blocks_become_tiles_between_rounds_if_an_axis_is_split(
 ):
     with simulated_devices(1 << 31):
         x = da.zeros(shape, chunks=(shape[0] // parts, *shape[1:]), dtype=dtype)
-        found = plan(x, "fftn", device="gpu", memory_limit="1 TiB")
-    assert [round_.source.blocks for round_ in found.rounds] == [blocks] * 2
-    assert digits == found.programs[0].factors
-    assert found.chunks == x.chunks or not digits[1:]
+        gpu_plan = plan(x, "fftn", device="gpu", memory_limit="1 TiB")
+    assert [round_.source.blocks for round_ in gpu_plan.rounds] == [blocks] * 2
+    assert digits == gpu_plan.programs[0].factors
+    assert gpu_plan.chunks == x.chunks or not digits[1:]
 
 
 @pytest.mark.parametrize(
@@ -144,16 +144,16 @@ def test_blocks_become_tiles_between_rounds_if_an_axis_is_split(
 def test_two_passes_over_the_bus_are_enough(shape, chunks, notation):
     with simulated_devices(1 << 31):
         x = da.zeros(shape, chunks=chunks, dtype="c16")
-        found = plan(x, "fftn", device="gpu", memory_limit="1 TiB")
-    moving = len(found.exchanges) - sum(map(bool, found.shared_layouts.exchanges))
-    passes = found.explain().split("passes over the bus")[1].split("buffers of")[0]
-    assert (found.notation, moving, passes.count("W =")) == (notation, 2, 4)  # in and out
+        gpu_plan = plan(x, "fftn", device="gpu", memory_limit="1 TiB")
+    moving = len(gpu_plan.exchanges) - sum(map(bool, gpu_plan.shared_layouts.exchanges))
+    passes = gpu_plan.explain().split("passes over the bus")[1].split("buffers of")[0]
+    assert (gpu_plan.notation, moving, passes.count("W =")) == (notation, 2, 4)  # in and out
 
 
 def test_a_prime_that_no_tile_holds_is_left_to_the_cpu():
     with simulated_devices(1 << 30):
         x = da.zeros(134217689, chunks=-1, dtype="c16")
-        found = plan(x, "fft", device="gpu", memory_limit="1 TiB")
-    (round_,) = found.expected.rounds
+        gpu_plan = plan(x, "fft", device="gpu", memory_limit="1 TiB")
+    (round_,) = gpu_plan.expected.rounds
     assert (round_.share, round_.device) == (0, 0)
     assert round_.fft > 0

@@ -67,23 +67,23 @@ def streams(card, monkeypatch):  # noqa: F811
 
     def put(values, target, conjugate):
         now().does(array(False, values), array(True, target))
-        done(values, target, conjugate)
+        real_put(values, target, conjugate)
 
     def rows(to, step, at, pitch, width, height, kind, stream):
         counts = height, width // 16
         stream.does((False, at, counts, (pitch, 16)), (True, to, counts, (step, 16)))
         by_rows(to, step, at, pitch, width, height, kind, stream)
 
-    def keep(memory, kept, *given):  # so that no address is used twice
-        alive.append(kept)
-        begin(memory, kept, *given)
+    def keep(memory, owner, *given):  # so that no address is used twice
+        alive.append(owner)
+        begin(memory, owner, *given)
 
     Stream.entered = []
     Stream.by_gpu = {}
     Stream.noted = []
     alive = []
     begin = Memory.__init__
-    done = on_gpu._put
+    real_put = on_gpu._put
     by_rows = card.cuda.runtime.memcpy2DAsync
     monkeypatch.setattr(Memory, "__init__", keep)
     monkeypatch.setattr(card.cuda, "Stream", Stream)
@@ -110,12 +110,14 @@ def test_uses_of_the_same_memory_are_in_order(streams, monkeypatch, shape, chunk
     user(blocks, True)
     chosen = {"bigfft.planner.whole-axis-floor": 1, "bigfft.exchange.carrier": "auto"}
     with dask.config.set(chosen):
-        done = fft.fftn(blocks).persist(scheduler="sync")
-    user(done, False)
+        persisted = fft.fftn(blocks).persist(scheduler="sync")
+    user(persisted, False)
     user(blocks, True)
     assert len({stream for stream, *_ in Stream.noted}) > 4
     for first, second in itertools.combinations(Stream.noted, 2):
-        (one, end, _, wrote, at) = first
-        (other, _, over, writes, there) = second
-        if one is not other and (wrote or writes) and over.get(one, 0) < end:
-            assert not np.intersect1d(at, there).size
+        (stream_of_first, end_of_first, _, first_writes, addresses_of_first) = first
+        (stream_of_second, _, waits_of_second, second_writes, addresses_of_second) = second
+        is_ordered = stream_of_first is stream_of_second
+        is_ordered |= waits_of_second.get(stream_of_first, 0) >= end_of_first
+        if (first_writes or second_writes) and not is_ordered:
+            assert not np.intersect1d(addresses_of_first, addresses_of_second).size

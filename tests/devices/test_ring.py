@@ -167,12 +167,12 @@ def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
     pieces = [rng.standard_normal((1 + (7 * i) % 30, 40)) for i in range(24)]
     told = [i for i in range(24) if rng.random() < 0.8]
     requested = [i for i in range(24) if i not in told or rng.random() < 0.9]
-    there = [np.zeros(piece.shape) for piece in pieces]
+    arrived = [np.zeros(piece.shape) for piece in pieces]
 
     def load(i):
         def take(number, values, part):
             def copy():
-                there[i][part] = gpu.checked(values)
+                arrived[i][part] = gpu.checked(values)
 
             gpu._later(copy)
 
@@ -189,7 +189,7 @@ def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
     assert len(ring.free) == count // 2  # also those with what nobody has asked for
     ring.close()
     for i in range(24):
-        assert np.array_equal(there[i], pieces[i]) is (i in requested)
+        assert np.array_equal(arrived[i], pieces[i]) is (i in requested)
 
 
 def test_copies_are_done_before_their_arrays_go_at_exit():

@@ -57,20 +57,22 @@ def test_scheme(shape, nbytes, digits, notation):
     assert x.nbytes > nbytes  # larger than the card
     job = given(x, digits, notation)
     simulated = engine(nbytes, limits=limits)
-    got = simulated.run(job, Source(lambda: np.array(x).reshape(job.round.source.shape(job.block))))
-    assert distance(got.reshape(shape), scipys(x, "fftn")) < 1e-15
+    spectrum = simulated.run(
+        job, Source(lambda: np.array(x).reshape(job.round.source.shape(job.block)))
+    )
+    assert distance(spectrum.reshape(shape), scipys(x, "fftn")) < 1e-15
     assert simulated.device.peak <= nbytes
     tiles = job.tiles(limits)
     assert passes_of(tiles) == notation
     copies = [span.operation for span in simulated.device.trace]
     assert copies.count("h2d") == copies.count("d2h") == sum(p.tiles for p in tiles.plan.passes)
-    for number, one in enumerate(tiles.plan.passes):
+    for number, pass_ in enumerate(tiles.plan.passes):
         works = list(tiles.works(number))
-        assert len(works) == one.tiles
+        assert len(works) == pass_.tiles
         largest = max(works, key=lambda work: work.source.size)
-        there = largest.view.shape, largest.loads
-        back = largest.stored_view.shape, largest.stores
-        for (view, moves), (runs, width) in ((there, one.reads), (back, one.writes)):
+        reading = largest.view.shape, largest.loads
+        writing = largest.stored_view.shape, largest.stores
+        for (view, moves), (runs, width) in ((reading, pass_.reads), (writing, pass_.writes)):
             assert counted_runs(view, moves[0][0]) == runs
             assert runs * width == largest.source.size
 
@@ -91,11 +93,13 @@ FOUND = [
 @pytest.mark.parametrize(("shape", "gib", "notation", "run"), FOUND)
 def test_found_unaided_for_large_blocks(shape, gib, notation, run):
     lines = tuple(Line(dim, n) for dim, n in enumerate(shape))
-    found = find_tile_plan(TileRequest(shape, lines, 16), TileLimits(gib << 30), 1)
-    assert " ".join(found.names("ZYX"[3 - len(shape) :])) == notation
-    assert min(n for one in found.passes for n in (one.reads[1], one.writes[1])) * 16 >= run
-    assert found.buffers == 3
-    assert (found.buffers + 1) * found.buffer_nbytes <= gib << 30
+    tile_plan = find_tile_plan(TileRequest(shape, lines, 16), TileLimits(gib << 30), 1)
+    assert " ".join(tile_plan.names("ZYX"[3 - len(shape) :])) == notation
+    assert (
+        min(n for pass_ in tile_plan.passes for n in (pass_.reads[1], pass_.writes[1])) * 16 >= run
+    )
+    assert tile_plan.buffers == 3
+    assert (tile_plan.buffers + 1) * tile_plan.buffer_nbytes <= gib << 30
 
 
 @pytest.mark.parametrize(
@@ -117,13 +121,13 @@ def test_inside_a_blocks_own_memory(shape, notation, seed):
     job = replace(job, inside=True)
     simulated = engine(nbytes, seed)
     block = np.array(x).reshape(job.round.source.shape(job.block))
-    got = simulated.run(job, Source(lambda: block, again=False))
-    assert np.shares_memory(got, block)
-    assert distance(got.reshape(shape), scipys(x, "fftn")) < 1e-15
+    spectrum = simulated.run(job, Source(lambda: block, again=False))
+    assert np.shares_memory(spectrum, block)
+    assert distance(spectrum.reshape(shape), scipys(x, "fftn")) < 1e-15
     assert simulated.device.peak <= nbytes
     tiles = job.tiles(simulated.limits, 1)
     assert passes_of(tiles) == notation
-    assert not any(one.reorders for one in tiles.plan.passes)
+    assert not any(pass_.reorders for pass_ in tiles.plan.passes)
 
 
 def test_a_convolution_inside_a_blocks_own_memory():
@@ -138,10 +142,10 @@ def test_a_convolution_inside_a_blocks_own_memory():
     simulated = engine(1 << 15)
     chirp = step.convolve
     spectrum = scipys(chirp_filter(np.arange(2048), 2048, chirp.length, chirp.sign, x.dtype), "fft")
-    got = simulated.run(job, Source(lambda: x, again=False), {0: spectrum})
-    assert np.shares_memory(got, x)
-    assert distance(got[:1021], expected) < 1e-14
-    assert not got[1021:].any()
+    convolved = simulated.run(job, Source(lambda: x, again=False), {0: spectrum})
+    assert np.shares_memory(convolved, x)
+    assert distance(convolved[:1021], expected) < 1e-14
+    assert not convolved[1021:].any()
     assert passes_of(simulated.tiles(job)) == "{X1} {X2} {X1}"
 
 

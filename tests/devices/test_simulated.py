@@ -24,9 +24,9 @@ NBYTES = 1 << 12
 
 @pytest.fixture
 def device():
-    found = SimulatedGPU(NBYTES)
-    found.reserve(NBYTES)
-    return found
+    simulated = SimulatedGPU(NBYTES)
+    simulated.reserve(NBYTES)
+    return simulated
 
 
 def test_multiply_makes_factors_from_terms():
@@ -35,8 +35,8 @@ def test_multiply_makes_factors_from_terms():
     twiddle = Twiddle(97, -1, (Term(1, 6, 1, BIG, 1),), (Term(0, 5, 2, 3, 4),))
     chirp = ChirpFactor(13, 1, (Term(0, 5, 1, BIG, 2), Term(2, 0, 1, BIG, 1)))
     op = Multiply(x.shape, x.dtype.str, 0.5, True, (twiddle,), (chirp,))
-    got = multiplied(op, x)
-    for (i, j, k), value in np.ndenumerate(got):
+    product = multiplied(op, x)
+    for (i, j, k), value in np.ndenumerate(product):
         power = (6 + j) * ((5 + i) // 2 % 3 * 4)
         n = (5 + i) * 2 + k
         factor = 0.5 * unit_roots(power, 97, -1) * (n < 13) * unit_roots(n * n, 26, 1)
@@ -83,19 +83,19 @@ def test_only_events_order_two_streams():
     def copied(seed, wait):
         device = SimulatedGPU(NBYTES, seed)
         device.reserve(NBYTES)
-        there = device.stream("h2d")
-        back = device.stream("d2h")
+        upload = device.stream("h2d")
+        download = device.stream("d2h")
         loaded = device.event("loaded")
         end = device.event("end")
-        device.wait(back, loaded)  # no mark yet: holds nothing up
+        device.wait(download, loaded)  # no mark yet: holds nothing up
         x = np.arange(64.0)
         y = np.zeros(64)
-        device.h2d(there, x, DeviceArray(0, x.shape, "<f8"))
-        device.record(loaded, there)
+        device.h2d(upload, x, DeviceArray(0, x.shape, "<f8"))
+        device.record(loaded, upload)
         if wait:
-            device.wait(back, loaded)
-        device.d2h(back, DeviceArray(0, y.shape, "<f8"), y)
-        device.record(end, back)
+            device.wait(download, loaded)
+        device.d2h(download, DeviceArray(0, y.shape, "<f8"), y)
+        device.record(end, download)
         device.synchronize(end)
         return np.array_equal(x, y)
 

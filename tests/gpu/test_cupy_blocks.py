@@ -50,18 +50,20 @@ def spread(x, chunks, count=None):
 
 def blocks_of(result):
     with dask.config.set(scheduler="threads"):
-        done = result.persist()
-    found = list(done.dask.values())
-    return done, found
+        persisted = result.persist()
+    blocks = list(persisted.dask.values())
+    return persisted, blocks
 
 
 def check(result, expected, tolerance):
-    done, found = blocks_of(result)
-    kinds = {type(getattr(block, "value", block)) for block in found}
+    persisted, blocks = blocks_of(result)
+    kinds = {type(getattr(block, "value", block)) for block in blocks}
     assert kinds == {cupy().ndarray}, kinds
-    got = done.map_blocks(lambda block: block.get(), dtype=done.dtype).compute(scheduler="sync")
-    assert got.shape == expected.shape
-    assert np.linalg.norm(got - expected) <= tolerance * (np.linalg.norm(expected) + 1e-30)
+    on_host = persisted.map_blocks(lambda block: block.get(), dtype=persisted.dtype).compute(
+        scheduler="sync"
+    )
+    assert on_host.shape == expected.shape
+    assert np.linalg.norm(on_host - expected) <= tolerance * (np.linalg.norm(expected) + 1e-30)
 
 
 CASES = [
@@ -113,8 +115,12 @@ def test_orders_pads_and_long_primes():
     with dask.config.set({"bigfft.planner.whole-axis-floor": 4096}):
         check(fft.fft(on_card(x, 1000)), scipy.fft.fft(x), 1e-14)
     x = RNG.standard_normal(4096) + 0j
-    there = fft.fft(on_card(x, 256), order="transposed")
-    check(fft.ifft(there * there, order="transposed"), scipy.fft.ifft(scipy.fft.fft(x) ** 2), 1e-14)
+    spectrum = fft.fft(on_card(x, 256), order="transposed")
+    check(
+        fft.ifft(spectrum * spectrum, order="transposed"),
+        scipy.fft.ifft(scipy.fft.fft(x) ** 2),
+        1e-14,
+    )
     check(fft.fft(on_card(x, 256), n=5000), scipy.fft.fft(x, 5000), 2e-15)
     check(fft.fftshift(fft.fft(on_card(x, 256))), scipy.fft.fftshift(scipy.fft.fft(x)), 2e-15)
 
@@ -147,12 +153,12 @@ def test_a_single_transform_of_more_than_2_to_the_31_elements():
     block = cp.zeros(n, "c8")
     block[1] = 1
     x = da.from_array(block, chunks=-1, asarray=False, name="impulse")
-    done = fft.fft(x).persist(scheduler="sync").compute(scheduler="sync")
+    spectrum = fft.fft(x).persist(scheduler="sync").compute(scheduler="sync")
     places = np.array([0, 1, 12345, n // 3, 2**31 + 7, n - 1])
     expected = np.exp(-2j * np.pi * (places / n))
-    np.testing.assert_allclose(done[places].get(), expected, atol=1e-6)
-    assert abs(float(cp.linalg.norm(done)) / n**0.5 - 1) < 1e-4
-    del done, block, x
+    np.testing.assert_allclose(spectrum[places].get(), expected, atol=1e-6)
+    assert abs(float(cp.linalg.norm(spectrum)) / n**0.5 - 1) < 1e-4
+    del spectrum, block, x
     cp.get_default_memory_pool().free_all_blocks()
 
 
@@ -179,12 +185,12 @@ def test_random_cases(seed):
     x, chunks, name, keywords, expected, close = random_case(seed)
     with dask.config.set({"bigfft.planner.whole-axis-floor": 1 if seed % 5 else 4 << 20}):
         result = getattr(fft, name)(spread(x, chunks), **keywords)
-    done = result.persist(scheduler="threads")
-    blocks = [getattr(block, "value", block) for block in done.dask.values()]
+    persisted = result.persist(scheduler="threads")
+    blocks = [getattr(block, "value", block) for block in persisted.dask.values()]
     assert {type(block) for block in blocks} == {cupy().ndarray}
-    got = done.map_blocks(cupy().asnumpy, dtype=done.dtype).compute(scheduler="sync")
-    assert got.shape == expected.shape
-    assert np.linalg.norm(got - expected) <= close * (np.linalg.norm(expected) + 1)
+    on_host = persisted.map_blocks(cupy().asnumpy, dtype=persisted.dtype).compute(scheduler="sync")
+    assert on_host.shape == expected.shape
+    assert np.linalg.norm(on_host - expected) <= close * (np.linalg.norm(expected) + 1)
 
 
 @pytest.mark.filterwarnings("ignore:The device where the array resides")  # for dask's own functions

@@ -36,10 +36,10 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def device():
-    found = CupyGPU(available()[0])
-    found.reserve(512 * MIB)
-    yield found
-    found.close()
+    gpu = CupyGPU(available()[0])
+    gpu.reserve(512 * MIB)
+    yield gpu
+    gpu.close()
 
 
 def values(shape, dtype):
@@ -51,7 +51,7 @@ def through(device, op, x, shape=None, dtype=None):
     large = device.memory().total > 1 << 30
     half, last = (200 * MIB, 400 * MIB) if large else (16 * MIB, 32 * MIB)
     streams = device.stream("h2d"), device.stream("compute"), device.stream("d2h")
-    loaded, done, end = (device.event(name) for name in ("loaded", "done", "end"))
+    loaded, transformed, end = (device.event(name) for name in ("loaded", "done", "end"))
     target = source = DeviceArray(0, x.shape, x.dtype.str)
     out = np.empty(shape or x.shape, dtype or x.dtype)
     if shape is not None:
@@ -61,8 +61,8 @@ def through(device, op, x, shape=None, dtype=None):
     device.record(loaded, streams[0])
     device.wait(streams[1], loaded)
     device.compute(streams[1], op, source, target, DeviceArray(last, (work,), "|u1"))
-    device.record(done, streams[1])
-    device.wait(streams[2], done)
+    device.record(transformed, streams[1])
+    device.wait(streams[2], transformed)
     device.d2h(streams[2], target, out)
     device.record(end, streams[2])
     device.synchronize(end)
@@ -75,11 +75,11 @@ def simulated(*arguments, **keywords):
     return through(twin, *arguments, **keywords)
 
 
-def close(got, expected, dtype, eps=40):
+def close(ours, expected, dtype, eps=40):
     scale = np.abs(expected[np.isfinite(expected)]).max(initial=0) or 1.0
-    assert got.dtype == np.dtype(dtype)
+    assert ours.dtype == np.dtype(dtype)
     eps *= np.finfo(np.dtype(dtype)).eps
-    np.testing.assert_allclose(got, expected, rtol=0, atol=eps * scale)
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=eps * scale)
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
@@ -126,12 +126,12 @@ def test_real_ffts(device, shape, dim, dtype):
     real = np.empty(0, dtype).real.dtype.str
     x = values(shape, real)
     half = (*shape[:dim], shape[dim] // 2 + 1, *shape[dim + 1 :])
-    there = FFT("r2c", shape, half, (dim,), -1, np.dtype(dtype).str)
+    forward = FFT("r2c", shape, half, (dim,), -1, np.dtype(dtype).str)
     back = FFT("c2r", half, shape, (dim,), 1, np.dtype(dtype).str)
-    spectrum = through(device, there, x, half, dtype)
+    spectrum = through(device, forward, x, half, dtype)
     close(spectrum, scipy.fft.rfft(x.astype("f8"), axis=dim), dtype)
-    got = through(device, back, spectrum, shape, real)
-    close(got, shape[dim] * x.astype("f8"), real)
+    restored = through(device, back, spectrum, shape, real)
+    close(restored, shape[dim] * x.astype("f8"), real)
 
 
 TWIDDLES = [
@@ -263,11 +263,11 @@ def test_views_travel_there_and_back(device, kind, dtype, part):
             (64, 16, 8), x.strides, x.itemsize, (128 * x.itemsize, 8 * x.itemsize, x.itemsize)
         )
         assert route(form, TO_DEVICE, is_pinned(x))[0] == "kernel"
-    kept = back.copy()
+    expected = back.copy()
     inside = DeviceArray(0, x[part].shape, x.dtype.str)
     copied(device, (x[part], inside), (inside, back[part]))
-    kept[part] = x[part]
-    assert np.array_equal(back, kept)
+    expected[part] = x[part]
+    assert np.array_equal(back, expected)
 
 
 @pytest.mark.parametrize("chosen", ["engine", "kernel", "ring"])
@@ -320,41 +320,41 @@ def test_a_wait_on_an_event_covers_the_scatter(device, monkeypatch, unpinned):
     monkeypatch.setattr(ring, "SHARE_NBYTES", 1 << 16)
     block = np.zeros((1 << 14, 512), "c8")  # 64 MiB in ordinary memory
     expected = values(block.shape, "c8")
-    there = device.stream("h2d")
-    back = device.stream("d2h")
+    upload = device.stream("h2d")
+    download = device.stream("d2h")
     a = DeviceArray(0, block.shape, "<c8")
     b = DeviceArray(a.nbytes, block.shape, "<c8")
     for turn in range(3):
         wanted = expected * (turn + 1)
         end = device.event("end")
-        device.h2d(there, wanted, a)
-        device.record(end, there)
-        device.wait(back, end)
-        device.d2h(back, a, block)
+        device.h2d(upload, wanted, a)
+        device.record(end, upload)
+        device.wait(download, end)
+        device.d2h(download, a, block)
         stored = device.event("stored")
-        device.record(stored, back)
-        device.wait(there, stored)
-        device.h2d(there, block, b)
+        device.record(stored, download)
+        device.wait(upload, stored)
+        device.h2d(upload, block, b)
         loaded = device.event("loaded")
         last = device.event("last")
         out = np.empty_like(block)
-        device.record(loaded, there)
-        device.wait(back, loaded)
-        device.d2h(back, b, out)
-        device.record(last, back)
+        device.record(loaded, upload)
+        device.wait(download, loaded)
+        device.d2h(download, b, out)
+        device.record(last, download)
         device.synchronize(last)
         assert np.array_equal(out, wanted)
 
 
 def test_buffers_of_the_ring_go_back_to_the_driver(monkeypatch, unpinned):
     pool = cupy().get_default_pinned_memory_pool()
-    held = []
+    pointers = []
     alloc = cupy().cuda.alloc_pinned_memory
 
     def taken(nbytes):
-        found = alloc(nbytes)
-        held.append(found.ptr)
-        return found
+        memory = alloc(nbytes)
+        pointers.append(memory.ptr)
+        return memory
 
     monkeypatch.setattr(cupy().cuda, "alloc_pinned_memory", taken)
     monkeypatch.setattr(cupy_gpu, "BUFFERS", 2)
@@ -367,11 +367,11 @@ def test_buffers_of_the_ring_go_back_to_the_driver(monkeypatch, unpinned):
     copied(other, (x, array), (array, out))
     assert np.array_equal(out, x)
     requested = cupy().cuda.pinned_memory.is_memory_pinned
-    assert len(held) == 4
-    assert all(requested(pointer) for pointer in held)
+    assert len(pointers) == 4
+    assert all(requested(pointer) for pointer in pointers)
     other.close()
     assert pool.n_free_blocks() == 0
-    assert not any(requested(pointer) for pointer in held)
+    assert not any(requested(pointer) for pointer in pointers)
 
 
 def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):

@@ -36,9 +36,9 @@ def placed(x, pinned):
     if not pinned:
         return x
     dispatch.leases()  # from now on lent memory is pinned
-    found = allocate(x.shape, x.dtype)
-    found[...] = x
-    return found
+    block = allocate(x.shape, x.dtype)
+    block[...] = x
+    return block
 
 
 def check(name, x, chunks, nbytes=2 * MIB, single=False, **keywords):
@@ -46,11 +46,11 @@ def check(name, x, chunks, nbytes=2 * MIB, single=False, **keywords):
     lazy = getattr(fft, name)(
         da.from_array(x, chunks), device="gpu", device_memory_limit=nbytes, **keywords
     )
-    got, nbytes_of = computed(lazy)
+    transformed, nbytes_of = computed(lazy)
     keywords.pop("rounds", None)
     expected = getattr(scipy.fft, name)(x, **keywords)
-    assert got.dtype == expected.dtype
-    assert_close(got, expected, single)
+    assert transformed.dtype == expected.dtype
+    assert_close(transformed, expected, single)
     assert nbytes_of["h2d"]
     assert "fallback" not in nbytes_of
     return nbytes_of
@@ -157,8 +157,10 @@ def test_an_axis_in_many_blocks(order, name):
     array = da.from_array(x, 1 << 16)
     ours = getattr(fft, name)
     host = ours(array, order=order, device="cpu").compute()
-    got, nbytes_of = computed(ours(array, order=order, device="gpu", device_memory_limit=MIB))
-    assert_close(got, host)
+    transformed, nbytes_of = computed(
+        ours(array, order=order, device="gpu", device_memory_limit=MIB)
+    )
+    assert_close(transformed, host)
     assert nbytes_of["h2d"] > x.nbytes  # in both rounds
 
 
@@ -187,17 +189,17 @@ def test_blocks_that_follow_one_another_through_the_ring(axes, ring, monkeypatch
     """Threads gather the next block while one goes back, which is larger than the ring or not."""
     blocks = [values(512, 512, seed=n) for n in range(12)]
     expected = [scipy.fft.fftn(block, axes=axes) for block in blocks]
-    found = plan_of(da.zeros((512, 512), chunks=-1, dtype="c16"), "fftn", axes=axes)
-    job = job_of_round(found.rounds[0], ("<c16", "<c16"), inside=True)
+    plan_of_block = plan_of(da.zeros((512, 512), chunks=-1, dtype="c16"), "fftn", axes=axes)
+    job = job_of_round(plan_of_block.rounds[0], ("<c16", "<c16"), inside=True)
     monkeypatch.setattr(cupy_gpu, "BUFFERS", ring[0])
     monkeypatch.setattr(cupy_gpu, "BUFFER_NBYTES", ring[1])
     engine = dispatch.leases().engines[0]
     with dask.config.set({"bigfft.memory.pin-arrays": False}), ThreadPoolExecutor(4) as pool:
         futures = [pool.submit(engine.run, job, Source(lambda b=b: b)) for b in blocks]
-        done = [future.result() for future in futures]
+        spectra = [future.result() for future in futures]
     assert engine.device._ring is not None
-    for got, right in zip(done, expected, strict=True):
-        assert_close(got, right)
+    for spectrum, right in zip(spectra, expected, strict=True):
+        assert_close(spectrum, right)
 
 
 def test_the_device_holds_no_more_than_it_may():
@@ -205,8 +207,8 @@ def test_the_device_holds_no_more_than_it_may():
     engines = dispatch.leases().engines
     before = engines[0].device.memory().free
     lazy = fft.fft2(da.from_array(x, (256, 1024)), device="gpu", device_memory_limit=4 * MIB)
-    got, _ = computed(lazy)
-    assert_close(got, scipy.fft.fft2(x))
+    spectrum, _ = computed(lazy)
+    assert_close(spectrum, scipy.fft.fft2(x))
     assert engines[0].executor.arena_nbytes <= 4 * MIB
     # plans and kernels that the libraries load take memory of their own
     assert before - engines[0].device.memory().free <= 512 * MIB

@@ -35,9 +35,11 @@ def test_both_work_on_it(shape, chunks, name, single, cpu_share):
         part = "16 MiB" if cpu_share is None else None
         array = da.from_array(x, chunks)
         lazy = getattr(fft, name)(array, device="hybrid", device_memory_limit=part)
-    got, done = computed(lazy, scheduler="threads", num_workers=1)
+    transformed, nbytes_of = computed(lazy, scheduler="threads", num_workers=1)
     expected = getattr(scipy.fft, name)(x)
-    assert got.dtype == expected.dtype
-    assert np.linalg.norm(got - expected) <= (2e-6 if single else 2e-15) * np.linalg.norm(expected)
+    assert transformed.dtype == expected.dtype
+    assert np.linalg.norm(transformed - expected) <= (2e-6 if single else 2e-15) * np.linalg.norm(
+        expected
+    )
     if cpu_share is not None:
-        assert 0.4 < done["round_cpu"] / done["round"] < 0.6
+        assert 0.4 < nbytes_of["round_cpu"] / nbytes_of["round"] < 0.6

@@ -56,9 +56,9 @@ def uploader(ordinals, blocks):
 @on_one_and_two
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_bytes_of_each_transport(ordinals, transport):
-    made, moved = move(slabs(16, 8), LogicalGpus(ordinals), transport, uploader(ordinals, 8))
+    arrived, moved = move(slabs(16, 8), LogicalGpus(ordinals), transport, uploader(ordinals, 8))
     assert sum(moved.values()) == RATIO[transport] * 16**3 * 16 / 2
-    assert {int(values.device.id) for values in made.values()} == set(ordinals)
+    assert {int(values.device.id) for values in arrived.values()} == set(ordinals)
 
 
 @on_one_and_two
@@ -89,17 +89,17 @@ CASES = pytest.mark.parametrize(
 )
 
 
-def check(done, expected):
+def check(persisted, expected):
     """Compare blocks with what is expected; return their devices."""
     devices = set()
-    got = np.empty_like(expected)
-    starts = [np.cumsum((0, *cut)) for cut in done.chunks]
-    for key, block in done.dask.items():
+    on_host = np.empty_like(expected)
+    starts = [np.cumsum((0, *cut)) for cut in persisted.chunks]
+    for key, block in persisted.dask.items():
         values = getattr(block, "value", block)
         devices.add(int(values.device.id))
         place = tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, key[1:], strict=True))
-        got[place] = values.get()
-    assert np.linalg.norm(got - expected) <= 2e-15 * np.linalg.norm(expected) * 10
+        on_host[place] = values.get()
+    assert np.linalg.norm(on_host - expected) <= 2e-15 * np.linalg.norm(expected) * 10
     return devices
 
 
@@ -111,8 +111,8 @@ def test_whole_transforms(shape, chunks, name, transport, monkeypatch):
     x = random_array(shape, "f8" if name == "rfft2" else "c16", 4)
     with dask.config.set({"bigfft.gpu.peer-transport": transport}):
         lazy = getattr(fft, name)(spread(x, chunks))
-        done = lazy.persist(scheduler="threads")
-    assert check(done, getattr(scipy.fft, name)(x)) == set(available())
+        persisted = lazy.persist(scheduler="threads")
+    assert check(persisted, getattr(scipy.fft, name)(x)) == set(available())
 
 
 @pytest.mark.parametrize("transport", [*TRANSPORTS, "auto"])
@@ -122,5 +122,5 @@ def test_whole_transforms_on_two_logical_gpus(shape, chunks, name, transport):
     array = spread(x, chunks, 1)
     lazy = transformed_array(array, plan(array, name), ON_GPUS + transport)
     with several_gpus(LogicalGpus((0, 0))):
-        done = lazy.persist(scheduler="threads")
-    check(done, getattr(scipy.fft, name)(x))
+        persisted = lazy.persist(scheduler="threads")
+    check(persisted, getattr(scipy.fft, name)(x))

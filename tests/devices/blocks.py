@@ -51,7 +51,12 @@ def job_of_round(round_, dtypes, inside=False):
     return Job(round_, first_block, *dtypes, inside=inside)
 
 
-def engine(nbytes, seed=0, device=None, limits=SMALL):
+def engine(
+    nbytes,
+    seed=0,
+    device=None,
+    limits=SMALL,
+):
     device = SimulatedGPU(nbytes, seed) if device is None else device
     return Engine(device, nbytes, limits)
 

@@ -74,7 +74,12 @@ extern "C" int launch(unsigned gx, unsigned gy, unsigned threads, void** a) {
 """
 
 #: How numbers are passed, by the type of the parameter.
-PASSED = {"u64": "u8", "u32": "u4", "long long": "i8", "double": "f8"}
+PASSED = {
+    "u64": "u8",
+    "u32": "u4",
+    "long long": "i8",
+    "double": "f8",
+}
 
 
 def parameters(source):
@@ -92,7 +97,12 @@ def compiled(source, folder):
     place.with_suffix(".cpp").write_text(text)
     command = [COMPILER, "-std=c++17", "-shared", "-fPIC", "-pthread", "-w", "-fno-strict-aliasing"]
     command += ["-o", str(place), str(place.with_suffix(".cpp"))]
-    process = subprocess.run(command, check=False, capture_output=True, text=True)
+    process = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert process.returncode == 0, process.stderr
     return ctypes.CDLL(str(place)).launch
 
@@ -118,7 +128,12 @@ def kernels_of(folder):
     return kernel
 
 
-def factors(shape, dtype, conjugate=True, chirped=True):
+def factors(
+    shape,
+    dtype,
+    conjugate=True,
+    chirped=True,
+):
     """Factors that depend on all dimensions of an array: places, digits of places, a chirp."""
     last = len(shape) - 1
     digits = tuple(Term(d, 5, 2, 3, 4 + d) for d in range(last)) or (Term(0, 1, 1, 9, 1),)
@@ -129,4 +144,11 @@ def factors(shape, dtype, conjugate=True, chirped=True):
     steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     place = tuple(Term(d, 0, 1, BIG, step) for d, step in enumerate(steps))
     chirps = (ChirpFactor(max(1, math.prod(shape) - 2), 1, place),) if chirped else ()
-    return Multiply(shape, np.dtype(dtype).str, 0.5, conjugate, twiddles, chirps)
+    return Multiply(
+        shape,
+        np.dtype(dtype).str,
+        0.5,
+        conjugate,
+        twiddles,
+        chirps,
+    )

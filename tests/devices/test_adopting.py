@@ -22,7 +22,12 @@ def test_who_asks_while_an_array_is_being_pinned_waits(monkeypatch, refused):
         if refused:
             raise OSError("no")
 
-    pinner = Pinner(register, lambda address: None, 1 << 30, adopted=1 << 30)
+    pinner = Pinner(
+        register,
+        lambda address: None,
+        1 << 30,
+        adopted=1 << 30,
+    )
     monkeypatch.setattr(cuda.pins, "_pinner", pinner)
     monkeypatch.setattr(
         cuda, "is_pinned", lambda view: pinner.covers(view.ctypes.data, view.nbytes)

@@ -81,7 +81,13 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     __array_priority__ = 100
 
-    def __init__(self, shape, dtype=float, memptr=None, strides=None):
+    def __init__(
+        self,
+        shape,
+        dtype=float,
+        memptr=None,
+        strides=None,
+    ):
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         if memptr is None:
             bytes_ = np.full(math.prod(shape) * np.dtype(dtype).itemsize, 0xFF, np.uint8)
@@ -98,7 +104,12 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
     @classmethod
     def _view(cls, values, like):
         memory = Memory(like.data.owner, values.ctypes.data, like.data.device)
-        return cls(values.shape, values.dtype, memory, values.strides)
+        return cls(
+            values.shape,
+            values.dtype,
+            memory,
+            values.strides,
+        )
 
     @staticmethod
     def _inner(value):
@@ -106,7 +117,13 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
             return type(value)(map(CardArray._inner, value))
         return getattr(value, "_values", value)
 
-    def __array_function__(self, function, _, args, kwargs):
+    def __array_function__(
+        self,
+        function,
+        _,
+        args,
+        kwargs,
+    ):
         """Do what CuPy does for functions of NumPy."""
         values = function(*self._inner(args), **kwargs)
         return CardArray.of(values) if isinstance(values, np.ndarray) else values
@@ -127,7 +144,11 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def __cuda_array_interface__(self):
-        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.data.ptr, False)}
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.data.ptr, False),
+        }
 
     device = property(lambda self: Card(self.data.device))
     real = property(lambda self: self._view(self._values.real, self))
@@ -167,7 +188,13 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
         self._values[self._inner(index)] = self._inner(values)
 
 
-def compute(plans, op, source, target, work):
+def compute(
+    plans,
+    op,
+    source,
+    target,
+    work,
+):
     """What a GPU does, at addresses."""
     if isinstance(op, FFT):
         assert source % np.dtype(op.dtype).itemsize == 0  # which cuFFT needs
@@ -178,7 +205,16 @@ def compute(plans, op, source, target, work):
         computed(op, *(memory(*end, op.dtype) for end in ends))
 
 
-def by_rows(to, step, at, pitch, width, height, kind, stream):
+def by_rows(
+    to,
+    step,
+    at,
+    pitch,
+    width,
+    height,
+    kind,
+    stream,
+):
     for row in range(height):
         ctypes.memmove(to + row * step, at + row * pitch, width)
     by_rows.calls += 1
@@ -281,7 +317,12 @@ def assembled(persisted):
     return host.compute(scheduler="sync"), devices
 
 
-def uploaded(x, chunks, told=True, count=1):
+def uploaded(
+    x,
+    chunks,
+    told=True,
+    count=1,
+):
     """A persisted array of blocks on cards, batch after batch, whose meta is on one if `told`."""
     host = da.from_array(x, chunks)
     meta = CardArray((0,) * x.ndim, x.dtype) if told else np.empty(0, x.dtype)
@@ -344,7 +385,12 @@ def test_a_block_that_may_be_overwritten_becomes_the_result(card):
 @pytest.mark.parametrize("seed", range(80))
 def test_nothing_goes_by_the_host(card, monkeypatch, seed):
     x, chunks, name, keywords, expected, close = random_case(seed)
-    blocks = uploaded(x, chunks, told=seed % 2 == 0, count=1 + seed % 3)
+    blocks = uploaded(
+        x,
+        chunks,
+        told=seed % 2 == 0,
+        count=1 + seed % 3,
+    )
     if seed % 3 == 0:  # filters of several GPUs come from the host
         monkeypatch.setattr(type(default_arena()), "allocate", refused)
     with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
@@ -364,7 +410,14 @@ def test_nothing_goes_by_the_host(card, monkeypatch, seed):
         ("hfft", 61, 20, {}),
     ],
 )
-def test_one_axis_in_many_blocks(card, monkeypatch, name, n, chunk, keywords):
+def test_one_axis_in_many_blocks(
+    card,
+    monkeypatch,
+    name,
+    n,
+    chunk,
+    keywords,
+):
     x = random_array((n,), "f8" if name == "ihfft" else "c16", n)
     blocks = uploaded(x, chunk)
     monkeypatch.setattr(type(default_arena()), "allocate", refused)
@@ -375,7 +428,12 @@ def test_one_axis_in_many_blocks(card, monkeypatch, name, n, chunk, keywords):
 
 @pytest.mark.parametrize("type", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", ["dct", "idct", "dst", "idst", "dctn", "idstn"])
-def test_cosines_and_sines(card, monkeypatch, name, type):
+def test_cosines_and_sines(
+    card,
+    monkeypatch,
+    name,
+    type,
+):
     cases = ((30, 7, "f8", {}), (31, 31, "f4", {"n": 40}), (2, 1, "c16", {"norm": "ortho"}))
     if name.endswith("n"):
         cases = (((9, 8, 5), (4, 8, 2), "f8", {"axes": (0, 1)}), ((6, 0), 3, "f4", {"axes": 0}))
@@ -426,7 +484,12 @@ def test_blocks_that_begin_between_complex_numbers(card, begin):
     for i in (0, 1):
         flat = CardArray.of(np.concatenate([x[:1, :begin].ravel(), x[4 * i : 4 * i + 4].ravel()]))
         blocks[("parts", i, 0)] = flat[begin:].reshape(4, 60)
-    a = da.Array(blocks, "parts", ((4, 4), (60,)), meta=CardArray((0, 0), "f4"))
+    a = da.Array(
+        blocks,
+        "parts",
+        ((4, 4), (60,)),
+        meta=CardArray((0, 0), "f4"),
+    )
     on_host, _ = assembled(fft.rfft2(a).persist())
     np.testing.assert_allclose(on_host, scipy.fft.rfft2(x), atol=1e-4)
 
@@ -445,7 +508,12 @@ def test_the_host_waits_for_streams_that_threads_do_not_share(card, monkeypatch)
 
 @pytest.mark.parametrize("dtype", ["f8", "f4", "c16"])
 @pytest.mark.parametrize("work", SIGNALS.values(), ids=SIGNALS)
-def test_signals(card, monkeypatch, work, dtype):
+def test_signals(
+    card,
+    monkeypatch,
+    work,
+    dtype,
+):
     def by_scipy(name):
         def function(*args, **kwargs):
             filtered = getattr(scipy.signal, name)(*CardArray._inner(args), **kwargs)

@@ -20,7 +20,15 @@ RNG = np.random.default_rng(5)
 GUARD = 64
 
 
-def elements(address, n, embed, stride, distance, count, dtype):
+def elements(
+    address,
+    n,
+    embed,
+    stride,
+    distance,
+    count,
+    dtype,
+):
     """Every element of every transform of a batch, as a view of its memory."""
     steps = [math.prod(embed[axis + 1 :]) * stride for axis in range(len(n))]
     shape, steps = (count, *n), (distance, *steps)
@@ -46,7 +54,14 @@ class Plan:
 
     handle = 0
 
-    def __init__(self, n, source, target, kind, count):
+    def __init__(
+        self,
+        n,
+        source,
+        target,
+        kind,
+        count,
+    ):
         self.n = n
         self.sides = (source, target)
         self.kind = kind
@@ -59,13 +74,23 @@ class Plan:
             real = kind in "DR"
             assert array.data.ptr % (16 if kind in "DZ" else 8) == 0  # cuFFT refuses others
             n = self.n if real or self.kind in ("Z2Z", "C2C") else half
-            dtype = {"Z": "c16", "C": "c8", "D": "f8", "R": "f4"}[kind]
+            dtype = {
+                "Z": "c16",
+                "C": "c8",
+                "D": "f8",
+                "R": "f4",
+            }[kind]
             ends.append(elements(array.data.ptr, n, *side, self.count, dtype))
         x, y = ends
         if self.kind in ("D2Z", "R2C"):
             y[...] = scipy.fft.rfft(x, axis=1)
         elif self.kind in ("Z2D", "C2R"):
-            y[...] = scipy.fft.irfft(x, self.n[0], axis=1, norm="forward")
+            y[...] = scipy.fft.irfft(
+                x,
+                self.n[0],
+                axis=1,
+                norm="forward",
+            )
         else:
             y[...] = scipy.fft.fftn(x, axes=range(1, x.ndim))
 
@@ -129,17 +154,36 @@ def aligned(nbytes):
     return values[first : first + nbytes]
 
 
-def executed(kind, x, shape, dims, double=True, plans=None):
+def executed(
+    kind,
+    x,
+    shape,
+    dims,
+    double=True,
+    plans=None,
+):
     """The transform of an array, of which nothing beside the result and the work area changes."""
     plans, complex_ = plans or FFTPlans(), np.dtype("c16" if double else "c8")
-    op = FFT(kind, x.shape, shape, dims, 1 if kind == "c2r" else -1, complex_.str)
+    op = FFT(
+        kind,
+        x.shape,
+        shape,
+        dims,
+        1 if kind == "c2r" else -1,
+        complex_.str,
+    )
     work = aligned(plans.prepare(op) + GUARD)
     goes = complex_ if kind != "c2r" else np.empty(0, complex_).real.dtype
     source, target = (
         aligned(n * size) for n, size in ((x.size, x.itemsize), (math.prod(shape), goes.itemsize))
     )
     source.view(x.dtype)[:] = x.ravel()
-    plans.fft(op, source.ctypes.data, target.ctypes.data, work.ctypes.data)
+    plans.fft(
+        op,
+        source.ctypes.data,
+        target.ctypes.data,
+        work.ctypes.data,
+    )
     assert (work[-GUARD:] == 0xFF).all()
     return target.view(goes).reshape(shape)
 
@@ -187,7 +231,12 @@ def test_complex_batches(gpu, shape, dims):
         ((5, 3), 0),
     ],
 )
-def test_real_batches(gpu, shape, dim, double):
+def test_real_batches(
+    gpu,
+    shape,
+    dim,
+    double,
+):
     """Each begins at a place that cuFFT takes, or is staged."""
     x = RNG.standard_normal(shape).astype("f8" if double else "f4")
     half = (*shape[:dim], shape[dim] // 2 + 1, *shape[dim + 1 :])
@@ -213,7 +262,13 @@ def test_the_work_area_of_large_batches_is_bounded(gpu):
         assert sum(call.times for call in calls) > 1 or shape == (1024,)
         x = values(shape)
         expected = scipy.fft.fftn(x, axes=dims)
-        transformed = executed("c2c", x, shape, dims, plans=FFTPlans(1 << 12))
+        transformed = executed(
+            "c2c",
+            x,
+            shape,
+            dims,
+            plans=FFTPlans(1 << 12),
+        )
         np.testing.assert_allclose(transformed, expected, atol=1e-11)
 
 

@@ -49,7 +49,16 @@ class Arena:
         self.ptr = self.memory.ctypes.data
 
 
-def copy_2d(target, to, source, from_, width, height, kind, stream):
+def copy_2d(
+    target,
+    to,
+    source,
+    from_,
+    width,
+    height,
+    kind,
+    stream,
+):
     for row in range(height):
         ctypes.memmove(target + row * to, source + row * from_, width)
 
@@ -60,7 +69,16 @@ def copy_3d(address, stream):
     (target, tp, _, ty) = words[12:16]
     width, height, depth = words[16:19]
     for plane in range(depth):
-        copy_2d(target + plane * tp * ty, tp, source + plane * sp * sy, sp, width, height, 0, 0)
+        copy_2d(
+            target + plane * tp * ty,
+            tp,
+            source + plane * sp * sy,
+            sp,
+            width,
+            height,
+            0,
+            0,
+        )
 
 
 def driver(status_of=lambda number: 0):
@@ -76,7 +94,16 @@ def driver(status_of=lambda number: 0):
         assert {words[2], words[9]} == {HOST, DEVICE}
         source = words[2 + kinds[words[2]]]
         target = words[9 + kinds[words[9]]]
-        copy_2d(target, words[13], source, words[6], words[14], words[15], 0, 0)
+        copy_2d(
+            target,
+            words[13],
+            source,
+            words[6],
+            words[14],
+            words[15],
+            0,
+            0,
+        )
         return 0
 
     return copy
@@ -93,7 +120,13 @@ class Plans:
     def prepare(self, op):
         return 0
 
-    def fft(self, op, source, target, work):
+    def fft(
+        self,
+        op,
+        source,
+        target,
+        work,
+    ):
         fft_at(op, source, target)
         self.executed += 1
 
@@ -172,8 +205,19 @@ def test_views_travel_between_parts_of_larger_arrays(gpu):
         expected = (between.copy(), out.copy())
         larger = DeviceArray(0, between.shape, between.dtype.str)
         offset = between[place].ctypes.data - between.ctypes.data if between[place].size else 0
-        seen = DeviceArray(offset, between[place].shape, between.dtype.str, between.strides)
-        copied(gpu, (between, larger), (x[from_], seen), (seen, out[to]), (larger, between))
+        seen = DeviceArray(
+            offset,
+            between[place].shape,
+            between.dtype.str,
+            between.strides,
+        )
+        copied(
+            gpu,
+            (between, larger),
+            (x[from_], seen),
+            (seen, out[to]),
+            (larger, between),
+        )
         for right, part, copy in zip(expected, (place, to), (between, out), strict=True):
             right[part] = x[from_]
             assert np.array_equal(copy, right)
@@ -182,9 +226,20 @@ def test_views_travel_between_parts_of_larger_arrays(gpu):
 
 @pytest.mark.parametrize("status", [0, 1, 2])
 @pytest.mark.parametrize(
-    ("shape", "chunks"), [((20, 64), (4, 64)), ((24, 40), (24, 7)), ((16, 30, 8), (4, 30, 8))]
+    ("shape", "chunks"),
+    [
+        ((20, 64), (4, 64)),
+        ((24, 40), (24, 7)),
+        ((16, 30, 8), (4, 30, 8)),
+    ],
 )
-def test_shards_of_one_form_travel_in_one_call(gpu, monkeypatch, shape, chunks, status):
+def test_shards_of_one_form_travel_in_one_call(
+    gpu,
+    monkeypatch,
+    shape,
+    chunks,
+    status,
+):
     """By the driver in one call, and by others where it refuses one of them."""
     engine = "engine" if gpu.pinned else "ring"
     refused = []
@@ -219,7 +274,12 @@ def test_rows_further_apart_than_the_driver_allows_take_a_call_each():
 
 @pytest.mark.parametrize("name", ["fftn", "rfft2", "irfftn"])
 def test_transforms(gpu, name):
-    x = values(16, 30, 8, dtype="f8" if name == "rfft2" else "c16")
+    x = values(
+        16,
+        30,
+        8,
+        dtype="f8" if name == "rfft2" else "c16",
+    )
     with on_devices(gpu, nbytes=1 << 16):
         transformed = getattr(fft, name)(da.from_array(x, (8, 30, 8)), device="gpu").compute()
     assert gpu._plans.executed

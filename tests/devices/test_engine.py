@@ -126,7 +126,12 @@ def test_nothing_goes_on_writing_to_a_block_that_has_failed(seed):
     device.left = 3
     tiles = engine.tiles(job_of(x, "ifft", axis=1)[0])
     with pytest.raises(DeviceError, match="not be loaded"):
-        engine.run_part(tiles, Part(0, 0, 32, 4), x.copy(), np.empty_like(x))
+        engine.run_part(
+            tiles,
+            Part(0, 0, 32, 4),
+            x.copy(),
+            np.empty_like(x),
+        )
     assert not any(stream.waiting for stream in device._streams)
     assert engine._users == 0
 
@@ -302,6 +307,12 @@ def test_a_part_of_a_block_stays_within_its_tasks_share():
     out = np.empty_like(x)
     tiles = engine.tiles(job, engine.within(NBYTES // 2))
     for low in (0, 16):
-        engine.run_part(tiles, Part(0, low, low + 16, 2), x.copy(), out, nbytes=NBYTES // 2)
+        engine.run_part(
+            tiles,
+            Part(0, low, low + 16, 2),
+            x.copy(),
+            out,
+            nbytes=NBYTES // 2,
+        )
         assert device.total - device.memory().free <= NBYTES // 2
     assert distance(out, scipys(x, "ifft", axis=1)) < 1e-15

@@ -110,9 +110,22 @@ def test_without_any_one_wait_some_order_is_wrong(streams, deaf, buffers):
 
 def test_copies_both_ways_and_computing_overlap():
     """Twelve pieces take hardly longer than their copies in one direction."""
-    profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, flops=1e9, memory=1e9, call=0.0)
+    profile = DeviceProfile(
+        h2d=1e6,
+        d2h=1e6,
+        run=0.0,
+        flops=1e9,
+        memory=1e9,
+        call=0.0,
+    )
     device = SimulatedGPU(1 << 20, profile=profile)
-    limits = TileLimits(0, least=256, pieces=12, run_nbytes=0, call_nbytes=512)
+    limits = TileLimits(
+        0,
+        least=256,
+        pieces=12,
+        run_nbytes=0,
+        call_nbytes=512,
+    )
     engine = Engine(device, 1 << 20, limits)
     x = values(48, 256)
     job, _ = job_of(x, "fft")
@@ -124,7 +137,15 @@ def test_copies_both_ways_and_computing_overlap():
 
 
 @pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
-@pytest.mark.parametrize("shape", [(30, 7, 13), (5, 4, 3, 2, 6), (411,), (60, 40)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (30, 7, 13),
+        (5, 4, 3, 2, 6),
+        (411,),
+        (60, 40),
+    ],
+)
 def test_few_buffers(name, shape):
     x = values(*shape, dtype="f8" if name in ("rfftn", "ihfftn") else "c16")
     for seed, buffers in itertools.product(range(3), (1, 2)):

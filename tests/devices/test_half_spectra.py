@@ -45,7 +45,14 @@ SCHEMES = [
 
 @pytest.mark.parametrize(("name", "shape", "part", "notation"), SCHEMES)
 @pytest.mark.parametrize(("norm", "single"), [("ortho", False), ("forward", True)])
-def test_scheme(name, shape, part, notation, norm, single):
+def test_scheme(
+    name,
+    shape,
+    part,
+    notation,
+    norm,
+    single,
+):
     (x, keywords) = example(name, shape)
     nbytes = 16 * shape[-1] // part
     keywords["norm"] = norm
@@ -63,7 +70,14 @@ def test_scheme(name, shape, part, notation, norm, single):
 
 
 @pytest.mark.parametrize("name", ["rfftn", "irfftn", "hfftn", "ihfftn"])
-@pytest.mark.parametrize(("shape", "part"), [((4, 2048), 5), ((16, 513), 9), ((3, 5, 1001), 9)])
+@pytest.mark.parametrize(
+    ("shape", "part"),
+    [
+        ((4, 2048), 5),
+        ((16, 513), 9),
+        ((3, 5, 1001), 9),
+    ],
+)
 def test_other_axes_are_transformed_where_the_real_one_is_whole(name, shape, part):
     """r2c comes before the other axes, c2r after them."""
     x, keywords = example(name, shape)
@@ -144,7 +158,14 @@ CUT = [
     ("name", "chunks", "digits", "part"), [(name, *case) for names, *case in CUT for name in names]
 )
 @pytest.mark.parametrize(("order", "single"), [("natural", False), ("transposed", True)])
-def test_digits_of_cut_axes(name, chunks, digits, part, order, single):
+def test_digits_of_cut_axes(
+    name,
+    chunks,
+    digits,
+    part,
+    order,
+    single,
+):
     x, keywords = example(name, (math.prod(digits),))
     turned = order == "transposed" and name in ("ifft", "rfft")
     if single:
@@ -153,7 +174,13 @@ def test_digits_of_cut_axes(name, chunks, digits, part, order, single):
     given = {"rounds": digits} | ({"order": order, "digits": digits} if turned else {})
     if turned and name == "ifft":
         name = "fft"
-    transformed, _ = on_the_card(name, lazy, 16 * max(digits) // part, **given, **keywords)
+    transformed, _ = on_the_card(
+        name,
+        lazy,
+        16 * max(digits) // part,
+        **given,
+        **keywords,
+    )
     if turned:
         expected = getattr(fft, name)(lazy, device="cpu", **given).compute(scheduler="sync")
     else:
@@ -161,12 +188,24 @@ def test_digits_of_cut_axes(name, chunks, digits, part, order, single):
     assert distance(transformed, expected) < (2e-6 if single else 1e-14)
 
 
-@pytest.mark.parametrize(("name", "digits"), [("rfft2", (1001, 4)), ("irfft2", (4, 1001))])
+@pytest.mark.parametrize(
+    ("name", "digits"),
+    [
+        ("rfft2", (1001, 4)),
+        ("irfft2", (4, 1001)),
+    ],
+)
 def test_digits_of_cut_axes_beside_others(name, digits):
     """Both in one round: the real axis alone, then the other one; the other way round for c2r."""
     x, keywords = example(name, (6, math.prod(digits)))
     rounds = [{1: n} | ({0: 6} if n > 4 else {}) for n in digits]
     lazy = da.from_array(x, (6, max(digits)))
     nbytes = 1 << 13
-    transformed, _ = on_the_card(name, lazy, nbytes, rounds=rounds, **keywords)
+    transformed, _ = on_the_card(
+        name,
+        lazy,
+        nbytes,
+        rounds=rounds,
+        **keywords,
+    )
     assert distance(transformed, scipys(x, name, **keywords)) < 1e-14

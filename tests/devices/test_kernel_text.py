@@ -35,7 +35,12 @@ def values(shape, dtype):
 
 def close(ours, expected):
     eps = np.finfo(ours.dtype).eps
-    np.testing.assert_allclose(ours, expected, rtol=0, atol=4 * eps * np.abs(expected).max())
+    np.testing.assert_allclose(
+        ours,
+        expected,
+        rtol=0,
+        atol=4 * eps * np.abs(expected).max(),
+    )
 
 
 SHAPES = [
@@ -66,7 +71,12 @@ ORDERS = list(itertools.permutations(range(4)))[1::3]
 @pytest.mark.parametrize(
     ("axes", "narrow"), [*((axes, kernels._NARROW) for axes in ORDERS), ((2, 3, 0, 1), 0)]
 )
-def test_any_order_of_dimensions_that_factors_depend_on(own, axes, narrow, monkeypatch):
+def test_any_order_of_dimensions_that_factors_depend_on(
+    own,
+    axes,
+    narrow,
+    monkeypatch,
+):
     """Also where some stay together and are one to the kernel, and where a length is 1.
 
     Indices are found alike in 32 and in 64 bits.
@@ -98,7 +108,15 @@ def test_strided_copies_multiply_on_the_way(own, flips, dtype):
     strides = tuple(flip * step for flip, step in zip(flips, (99, 11, 1), strict=True))
     start = sum((n - 1) * -min(0, s) for n, s in zip(counts, strides, strict=True))
     by = factors(counts, dtype)
-    op = Strided(counts, strides, start, (1, 700, 5), 3, dtype, by)
+    op = Strided(
+        counts,
+        strides,
+        start,
+        (1, 700, 5),
+        3,
+        dtype,
+        by,
+    )
     out = np.full(1000, -1, dtype)
     own.strided(op, x.ctypes.data, out.ctypes.data)
     expected = np.full(1000, -1, dtype)
@@ -108,7 +126,15 @@ def test_strided_copies_multiply_on_the_way(own, flips, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["<c16", "<c8"])
-@pytest.mark.parametrize("shape", [(1,), (37, 5), (4, 1, 67), (3, 5, 2, 41)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1,),
+        (37, 5),
+        (4, 1, 67),
+        (3, 5, 2, 41),
+    ],
+)
 def test_multiplications_in_place(own, shape, dtype):
     for by in (factors(shape, dtype), Multiply(shape, dtype, -0.25, True)):
         x = values(shape, dtype)
@@ -132,14 +158,29 @@ def test_what_lies_behind_the_end_of_a_chirp_is_zero_elsewhere_too(own):
     x[2, 9:] = np.nan
     x[3, 1] = np.inf
     place = Term(0, 0, 1, BIG, 50), Term(1, 0, 1, BIG, 1)
-    by = Multiply(x.shape, "<c16", 0.5, True, (), (ChirpFactor(109, -1, place),))
+    by = Multiply(
+        x.shape,
+        "<c16",
+        0.5,
+        True,
+        (),
+        (ChirpFactor(109, -1, place),),
+    )
     out = np.full((50, 4), np.nan, "c16")
     own.strided(transposed(x.shape, (1, 0), "<c16", by), x.ctypes.data, out.ctypes.data)
     assert not out.T.ravel()[109:].any()
     close(out, multiplied(by, x).T)
 
 
-@pytest.mark.parametrize("other", [(1, 30, 1), (4, 1, 7), (4, 30, 7), (1, 1, 1)])
+@pytest.mark.parametrize(
+    "other",
+    [
+        (1, 30, 1),
+        (4, 1, 7),
+        (4, 30, 7),
+        (1, 1, 1),
+    ],
+)
 def test_products(own, other):
     x = values((4, 30, 7), "<c8")
     y = values(other, "<c8")

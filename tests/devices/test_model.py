@@ -87,7 +87,13 @@ def test_small_blocks_overlap():
 def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, passes):
     with simulated_devices(1 << 34):
         x = da.zeros(shape, chunks=-1, dtype="c16")
-        gpu_plan = plan(x, "fftn", device="gpu", device_memory_limit=nbytes, memory_limit="1 TiB")
+        gpu_plan = plan(
+            x,
+            "fftn",
+            device="gpu",
+            device_memory_limit=nbytes,
+            memory_limit="1 TiB",
+        )
     (round_,) = gpu_plan.expected.rounds
     crossing = np.prod(shape) * 16 / DeviceProfile().h2d
     ways = max(2, len(passes))  # a single tile goes there before it comes back
@@ -100,12 +106,23 @@ def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, p
 
 
 @pytest.mark.parametrize(
-    ("gpus", "tiles", "ways"), [(1, 1, 5 / 4), (1, 2, 9 / 8), (2, 1, 3 / 2), (4, 1, 2)]
+    ("gpus", "tiles", "ways"),
+    [
+        (1, 1, 5 / 4),
+        (1, 2, 9 / 8),
+        (2, 1, 3 / 2),
+        (4, 1, 2),
+    ],
 )
 def test_a_tile_overlaps_with_those_of_other_blocks_on_its_gpu(gpus, tiles, ways):
     with simulated_devices(1 << 34, count=gpus):
         x = da.zeros((4 * tiles, 1 << 24), chunks=(tiles, -1), dtype="c16")
-        gpu_plan = plan(x, "fft", device="gpu", memory_limit="1 TiB")
+        gpu_plan = plan(
+            x,
+            "fft",
+            device="gpu",
+            memory_limit="1 TiB",
+        )
     (round_,) = gpu_plan.expected.rounds
     crossing = tiles * (1 << 24) * 16 / DeviceProfile().h2d
     assert round_.device == pytest.approx(ways * crossing, 0.01)
@@ -121,11 +138,20 @@ def test_a_tile_overlaps_with_those_of_other_blocks_on_its_gpu(gpus, tiles, ways
     ],
 )
 def test_blocks_become_tiles_between_rounds_if_an_axis_is_split(
-    shape, dtype, parts, digits, blocks
+    shape,
+    dtype,
+    parts,
+    digits,
+    blocks,
 ):
     with simulated_devices(1 << 31):
         x = da.zeros(shape, chunks=(shape[0] // parts, *shape[1:]), dtype=dtype)
-        gpu_plan = plan(x, "fftn", device="gpu", memory_limit="1 TiB")
+        gpu_plan = plan(
+            x,
+            "fftn",
+            device="gpu",
+            memory_limit="1 TiB",
+        )
     assert [round_.source.blocks for round_ in gpu_plan.rounds] == [blocks] * 2
     assert digits == gpu_plan.programs[0].factors
     assert gpu_plan.chunks == x.chunks or not digits[1:]
@@ -144,7 +170,12 @@ def test_blocks_become_tiles_between_rounds_if_an_axis_is_split(
 def test_two_passes_over_the_bus_are_enough(shape, chunks, notation):
     with simulated_devices(1 << 31):
         x = da.zeros(shape, chunks=chunks, dtype="c16")
-        gpu_plan = plan(x, "fftn", device="gpu", memory_limit="1 TiB")
+        gpu_plan = plan(
+            x,
+            "fftn",
+            device="gpu",
+            memory_limit="1 TiB",
+        )
     moving = len(gpu_plan.exchanges) - sum(map(bool, gpu_plan.shared_layouts.exchanges))
     passes = gpu_plan.explain().split("passes over the bus")[1].split("buffers of")[0]
     assert (gpu_plan.notation, moving, passes.count("W =")) == (notation, 2, 4)  # in and out
@@ -153,7 +184,12 @@ def test_two_passes_over_the_bus_are_enough(shape, chunks, notation):
 def test_a_prime_that_no_tile_holds_is_left_to_the_cpu():
     with simulated_devices(1 << 30):
         x = da.zeros(134217689, chunks=-1, dtype="c16")
-        gpu_plan = plan(x, "fft", device="gpu", memory_limit="1 TiB")
+        gpu_plan = plan(
+            x,
+            "fft",
+            device="gpu",
+            memory_limit="1 TiB",
+        )
     (round_,) = gpu_plan.expected.rounds
     assert (round_.share, round_.device) == (0, 0)
     assert round_.fft > 0

@@ -60,7 +60,13 @@ def array(writes, values):
 
 @pytest.fixture
 def streams(card, monkeypatch):  # noqa: F811
-    def computed(plans, op, source, target, work):
+    def computed(
+        plans,
+        op,
+        source,
+        target,
+        work,
+    ):
         size = math.prod(getattr(op, "source", None) or op.shape)
         now().does((False, source, (size,), (16,)), (True, target, (size,), (16,)))
         compute(plans, op, source, target, work)
@@ -69,10 +75,28 @@ def streams(card, monkeypatch):  # noqa: F811
         now().does(array(False, values), array(True, target))
         real_put(values, target, conjugate)
 
-    def rows(to, step, at, pitch, width, height, kind, stream):
+    def rows(
+        to,
+        step,
+        at,
+        pitch,
+        width,
+        height,
+        kind,
+        stream,
+    ):
         counts = height, width // 16
         stream.does((False, at, counts, (pitch, 16)), (True, to, counts, (step, 16)))
-        by_rows(to, step, at, pitch, width, height, kind, stream)
+        by_rows(
+            to,
+            step,
+            at,
+            pitch,
+            width,
+            height,
+            kind,
+            stream,
+        )
 
     def keep(memory, owner, *given):  # so that no address is used twice
         alive.append(owner)
@@ -104,7 +128,13 @@ def user(blocks, writes):
 
 @pytest.mark.parametrize(("shape", "chunks"), [((8, 8, 6), (1, 8, 6)), ((256,), 32)])
 @pytest.mark.parametrize("row_nbytes", [32, 1 << 20])
-def test_uses_of_the_same_memory_are_in_order(streams, monkeypatch, shape, chunks, row_nbytes):
+def test_uses_of_the_same_memory_are_in_order(
+    streams,
+    monkeypatch,
+    shape,
+    chunks,
+    row_nbytes,
+):
     monkeypatch.setattr(on_gpu, "LINK_ROW_NBYTES", row_nbytes)
     blocks = uploaded(random_array(shape, "c16", 3), chunks, count=4)
     user(blocks, True)

@@ -75,7 +75,12 @@ class GPU:
 @pytest.mark.parametrize("late", [0, 4e-3])  # the GPU is twice as fast as late threads, at least
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("part", [np.s_[:, 2:7], np.s_[3:40, :], np.s_[5:6, 1:2]])
-def test_views_of_any_size_go_round_there_and_back(seed, part, late, monkeypatch):
+def test_views_of_any_size_go_round_there_and_back(
+    seed,
+    part,
+    late,
+    monkeypatch,
+):
     """A buffer is not overwritten before threads have emptied it."""
     buffers = [np.zeros(512, np.uint8) for _ in range(4)]
     ring = Ring(buffers, 3)
@@ -146,7 +151,12 @@ def test_who_is_interrupted_loses_no_buffer(error, ahead):
         for view in views if ahead else ():
             ring.ahead([view], view)
         with pytest.raises(error):
-            ring.load([views[0]], fail, lambda: fail() or gpu.last, of=views[0])
+            ring.load(
+                [views[0]],
+                fail,
+                lambda: fail() or gpu.last,
+                of=views[0],
+            )
         ring.forget()
         assert len(ring.free) == 4
     for view in views:
@@ -176,7 +186,12 @@ def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
 
             gpu._later(copy)
 
-        ring.load([pieces[i]], take, lambda: gpu.last, of=pieces[i])
+        ring.load(
+            [pieces[i]],
+            take,
+            lambda: gpu.last,
+            of=pieces[i],
+        )
 
     for i, coming in zip(range(24), [*range(1, 24), None], strict=True):
         if i == 0 and i in told:
@@ -224,9 +239,19 @@ def test_threads_copy_all_of_an_array_and_nothing_else(part, least, monkeypatch)
 @pytest.mark.parametrize("width", [1, 7, 63, 64, 65, 200, 4096])
 @pytest.mark.parametrize("shift", [(0, 0), (1, 0), (0, 3), (16, 40), (63, 1)])
 @pytest.mark.parametrize("least", [1, 1 << 20])
-def test_rows_of_any_width_and_place(width, shift, least, monkeypatch):
+def test_rows_of_any_width_and_place(
+    width,
+    shift,
+    least,
+    monkeypatch,
+):
     monkeypatch.setattr(module, "STREAMED_NBYTES", least)
-    source = np.random.default_rng(width).integers(0, 256, 40_000, np.uint8)
+    source = np.random.default_rng(width).integers(
+        0,
+        256,
+        40_000,
+        np.uint8,
+    )
     target = np.zeros(60_000, np.uint8)
     pool = CopyPool(1)
     shape = (2, 3, width)

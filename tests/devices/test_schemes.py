@@ -51,7 +51,12 @@ def counted_runs(view, part):
 
 
 @pytest.mark.parametrize(("shape", "nbytes", "digits", "notation"), SCHEMES)
-def test_scheme(shape, nbytes, digits, notation):
+def test_scheme(
+    shape,
+    nbytes,
+    digits,
+    notation,
+):
     x = values(*shape)
     limits = TileLimits(nbytes, least=256)
     assert x.nbytes > nbytes  # larger than the card
@@ -91,7 +96,12 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("shape", "gib", "notation", "run"), FOUND)
-def test_found_unaided_for_large_blocks(shape, gib, notation, run):
+def test_found_unaided_for_large_blocks(
+    shape,
+    gib,
+    notation,
+    run,
+):
     lines = tuple(Line(dim, n) for dim, n in enumerate(shape))
     tile_plan = find_tile_plan(TileRequest(shape, lines, 16), TileLimits(gib << 30), 1)
     assert " ".join(tile_plan.names("ZYX"[3 - len(shape) :])) == notation

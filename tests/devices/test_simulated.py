@@ -32,9 +32,21 @@ def device():
 def test_multiply_makes_factors_from_terms():
     x = values(4, 6, 5)
     # left: place along 1 from 6 on; right: the second digit (of 3 values) of the place along 0
-    twiddle = Twiddle(97, -1, (Term(1, 6, 1, BIG, 1),), (Term(0, 5, 2, 3, 4),))
+    twiddle = Twiddle(
+        97,
+        -1,
+        (Term(1, 6, 1, BIG, 1),),
+        (Term(0, 5, 2, 3, 4),),
+    )
     chirp = ChirpFactor(13, 1, (Term(0, 5, 1, BIG, 2), Term(2, 0, 1, BIG, 1)))
-    op = Multiply(x.shape, x.dtype.str, 0.5, True, (twiddle,), (chirp,))
+    op = Multiply(
+        x.shape,
+        x.dtype.str,
+        0.5,
+        True,
+        (twiddle,),
+        (chirp,),
+    )
     product = multiplied(op, x)
     for (i, j, k), value in np.ndenumerate(product):
         power = (6 + j) * ((5 + i) // 2 % 3 * 4)
@@ -43,8 +55,23 @@ def test_multiply_makes_factors_from_terms():
         assert abs(value - np.conj(x[i, j, k]) * factor) < 1e-14
 
 
-def strided(counts=(2,), source=(1,), source_start=0, dtype="<c16", by=None, target=(1,)):
-    return Strided(counts, source, source_start, target, 0, dtype, by)
+def strided(
+    counts=(2,),
+    source=(1,),
+    source_start=0,
+    dtype="<c16",
+    by=None,
+    target=(1,),
+):
+    return Strided(
+        counts,
+        source,
+        source_start,
+        target,
+        0,
+        dtype,
+        by,
+    )
 
 
 LINE = DeviceArray(0, (24,), "<c16")
@@ -71,10 +98,21 @@ OTHER = DeviceArray(512, (8,), "<c16")
         (FFT("c2c", (24,), (24,), (0,), -1, "<c16"), LINE, LINE, "work area of 0"),
     ],
 )
-def test_operations_that_do_not_fit_are_refused(device, op, source, target, named):
+def test_operations_that_do_not_fit_are_refused(
+    device,
+    op,
+    source,
+    target,
+    named,
+):
     device.work_nbytes(FFT("c2c", (24,), (24,), (0,), -1, "<c16"))
     with pytest.raises(DeviceError, match=named):
-        device.compute(device.stream("compute"), op, source, target)
+        device.compute(
+            device.stream("compute"),
+            op,
+            source,
+            target,
+        )
 
 
 def test_only_events_order_two_streams():

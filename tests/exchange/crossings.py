@@ -14,7 +14,12 @@ from dask_bigfft.testing.gpus import several_gpus
 from dask_bigfft.testing.strategies import random_array
 
 #: Bytes moved for each that has to be, on two GPUs.
-RATIO = {"host": 2.0, "staged": 1.5, "swap": 1.0, "direct": 1.0}
+RATIO = {
+    "host": 2.0,
+    "staged": 1.5,
+    "swap": 1.0,
+    "direct": 1.0,
+}
 
 
 def slabs(n, batches):
@@ -29,7 +34,12 @@ def homes_of(layout, count):
     return {b: home_of(i, len(blocks), count) for i, b in enumerate(blocks)}
 
 
-def move(exchange, gpus, transport, upload=np.array):
+def move(
+    exchange,
+    gpus,
+    transport,
+    upload=np.array,
+):
     """All target blocks, equal to those gathered on the host, and bytes by event."""
     rng = np.random.default_rng(2)
     count = gpus.count
@@ -47,7 +57,13 @@ def move(exchange, gpus, transport, upload=np.array):
     sides.dtype = sides.source_dtype = "c16"
     with several_gpus(gpus), heard(*moved) as seen:
         homes = homes_of(exchange.source, count)
-        crossing = Crossing(exchange, sides, homes, blocks, lambda source, target: transport)
+        crossing = Crossing(
+            exchange,
+            sides,
+            homes,
+            blocks,
+            lambda source, target: transport,
+        )
         crossing.take(blocks)
         for block, home in homes_of(exchange.target, count).items():
             arrived[block] = crossing.arrived(block).array
@@ -56,6 +72,11 @@ def move(exchange, gpus, transport, upload=np.array):
         moved[event] += int(numbers["nbytes"])
     for block, values in arrived.items():
         values = values.get() if hasattr(values, "get") else values
-        expected = view_of(exchange, block, np.dtype("c16"), host_blocks.__getitem__).gather()
+        expected = view_of(
+            exchange,
+            block,
+            np.dtype("c16"),
+            host_blocks.__getitem__,
+        ).gather()
         np.testing.assert_array_equal(values, expected)
     return arrived, moved

@@ -43,7 +43,10 @@ def merged(places, shared_layouts):
         if shared_layout and last is not None and last.stage == place.stage:
             stride = min(last.stride, place.stride)
             digits[-1] = Digit(
-                place.stage, stride, last.size * place.radix, last.size * place.radix
+                place.stage,
+                stride,
+                last.size * place.radix,
+                last.size * place.radix,
             )
         else:
             digits.append(Digit(place.stage, place.stride, place.radix, place.radix))
@@ -103,7 +106,12 @@ def axis_pairs(draw, largest=60, *, cut=None):
 def pairs(draw, max_axes=5, *, cut=None):
     """Source and target layouts of an array of 1 to `max_axes` axes."""
     ndim = draw(st.integers(1, max_axes))
-    largest = {1: 240, 2: 36, 3: 16, 4: 8}.get(ndim, 6)
+    largest = {
+        1: 240,
+        2: 36,
+        3: 16,
+        4: 8,
+    }.get(ndim, 6)
     axes = [draw(axis_pairs(largest, cut=cut)) for _ in range(ndim)]
     return Layout(tuple(a for a, _ in axes)), Layout(tuple(b for _, b in axes))
 

@@ -32,28 +32,62 @@ class Moves:
         """Return the number of elements that come from each source block."""
         return shard_sizes(self.map, block)
 
-    def gather(self, block, dtype, blocks, threads=1):
+    def gather(
+        self,
+        block,
+        dtype,
+        blocks,
+        threads=1,
+    ):
         """Return a target block, gathered from source blocks by their indices."""
         return view_of(self.map, block, dtype, blocks.__getitem__).gather(threads=threads)
 
-    def pack(self, block, source, values, dtype):
+    def pack(
+        self,
+        block,
+        source,
+        values,
+        dtype,
+    ):
         """Return the shard of a source block for a target block."""
         return pack(self.map, block, source, values, dtype)
 
     def unpack(self, block, dtype, shards):
         """Return a target block, gathered from shards by their source blocks."""
-        return view_of(self.map, block, dtype, shards.__getitem__, packed=True).gather()
+        return view_of(
+            self.map,
+            block,
+            dtype,
+            shards.__getitem__,
+            packed=True,
+        ).gather()
 
-    def unpack_some(self, block, dtype, source_dtype, batches):
+    def unpack_some(
+        self,
+        block,
+        dtype,
+        source_dtype,
+        batches,
+    ):
         """Return a target block, put together from batches of shards as they arrive."""
-        incremental = IncrementalGather(self.map, block, dtype, packed_dtype(source_dtype, dtype))
+        incremental = IncrementalGather(
+            self.map,
+            block,
+            dtype,
+            packed_dtype(source_dtype, dtype),
+        )
         for shards in batches:
             incremental.take(shards)
         return incremental.values
 
     def view(self, block, dtype, blocks):
         """Return a target block that is gathered tile by tile (`result`, `tiles`)."""
-        return view_of(self.map, block, dtype, blocks.__getitem__)
+        return view_of(
+            self.map,
+            block,
+            dtype,
+            blocks.__getitem__,
+        )
 
     def read_in_place(self, block, dtype, stored):
         """Return a target block whose regions were read from a stored array into their places."""
@@ -61,7 +95,13 @@ class Moves:
         self._read(block, memory, stored)
         return memory
 
-    def read_packed(self, block, dtype, stored, blocks):
+    def read_packed(
+        self,
+        block,
+        dtype,
+        stored,
+        blocks,
+    ):
         """Return a target block whose regions were read from a stored array into its shards."""
         memory = {
             source: np.empty(self.pack(block, source, blocks[source], dtype).size, dtype)

@@ -52,7 +52,11 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
 
 @pytest.fixture
 def client(workers: Processes) -> Iterator[Client]:
-    options = {**SETTINGS, "bigfft.exchange.carrier": "p2p", "bigfft.planner.min-chunk": 0}
+    options = {
+        **SETTINGS,
+        "bigfft.exchange.carrier": "p2p",
+        "bigfft.planner.min-chunk": 0,
+    }
     with dask.config.set(options), Client(scheduler_file=workers.file) as client:
         client.wait_for_workers(2)
         client.run(dask.config.set, {"bigfft.exchange.shuffle-memory": 0})
@@ -78,7 +82,10 @@ def without_shards(folder: Path) -> bool:
 @pytest.mark.parametrize("most", [FEW, SOME])
 @pytest.mark.parametrize("victims", [1, 2])
 def test_the_file_and_what_is_missing_are_named(
-    workers: Processes, client: Client, victims: int, most: int
+    workers: Processes,
+    client: Client,
+    victims: int,
+    most: int,
 ) -> None:
     """While blocks are sent, or when all are; by the worker itself, or to one that it sends to."""
     full = sorted(workers_of(client))[:victims]

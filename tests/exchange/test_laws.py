@@ -69,7 +69,13 @@ def present(layout, index):
     return numbers
 
 
-def expected_block(source, target, block, index, dtypes):
+def expected_block(
+    source,
+    target,
+    block,
+    index,
+    dtypes,
+):
     wanted = index(target, block)
     known = np.isin(wanted, present(source, index))
     values = valued(wanted, dtypes[0])
@@ -88,15 +94,33 @@ def test_every_element_is_where_its_digits_say(pair, dtypes):
     dtype = np.dtype(dtypes[1])
     for block in target.indices():
         gathered = moves.gather(block, dtype, blocks)
-        expected = expected_block(source, target, block, index, dtypes)
+        expected = expected_block(
+            source,
+            target,
+            block,
+            index,
+            dtypes,
+        )
         np.testing.assert_array_equal(gathered, expected)
         assert gathered.flags.writeable
         assert gathered.flags.c_contiguous
         assert moves.sizes(block).sum() == np.count_nonzero(expected)
-        check_packed(moves, block, blocks, dtype, expected)
+        check_packed(
+            moves,
+            block,
+            blocks,
+            dtype,
+            expected,
+        )
 
 
-def check_packed(moves, block, blocks, dtype, expected):
+def check_packed(
+    moves,
+    block,
+    blocks,
+    dtype,
+    expected,
+):
     """Gathered from packed shards, at once and as they arrive, a few at a time in any order."""
     sources = moves.sources(block)
     shards = {source: moves.pack(block, source, blocks[source], dtype) for source in sources}
@@ -107,7 +131,12 @@ def check_packed(moves, block, blocks, dtype, expected):
     np.testing.assert_array_equal(moves.unpack(block, dtype, shards), expected)
     source_dtype = next(iter(blocks.values())).dtype
     batches = in_batches(shards, random.Random(math.prod(expected.shape)))
-    values = moves.unpack_some(block, dtype, source_dtype, batches)
+    values = moves.unpack_some(
+        block,
+        dtype,
+        source_dtype,
+        batches,
+    )
     np.testing.assert_array_equal(values, expected)
 
 
@@ -122,7 +151,12 @@ def in_batches(shards, rng):
 
 
 @given(pair=pairs(3), dtypes=st.sampled_from(DTYPES), width=st.integers(1, 9), fits=st.booleans())
-def test_tiles_are_the_block(pair, dtypes, width, fits):
+def test_tiles_are_the_block(
+    pair,
+    dtypes,
+    width,
+    fits,
+):
     """Gathered tile by tile along any dimension; a tile may be overwritten before the next."""
     source, target = pair
     blocks = blocks_of(source, whole_index(source, target), dtypes[0])
@@ -318,7 +352,13 @@ def test_half_spectra_are_completed_by_their_mirror_image(case):
         dtype = np.dtype("c16")
         np.testing.assert_array_equal(moves.gather(block, dtype, blocks), expected)
         assert moves.sizes(block).sum() == np.count_nonzero(known)
-        check_packed(moves, block, blocks, dtype, expected)
+        check_packed(
+            moves,
+            block,
+            blocks,
+            dtype,
+            expected,
+        )
 
 
 def present_numbers(axis):
@@ -398,7 +438,12 @@ def test_groups_never_separate_blocks_that_share_a_shard(pair):
 
 @pytest.mark.parametrize(
     ("before", "after", "count"),
-    [((4, 4, 4), (2, 2, 4, 2, 2), 3), ((3, 5), (5, 3), 1), ((4, 4), (4, 4), 2), ((8,), (8,), 1)],
+    [
+        ((4, 4, 4), (2, 2, 4, 2, 2), 3),
+        ((3, 5), (5, 3), 1),
+        ((4, 4), (4, 4), 2),
+        ((8,), (8,), 1),
+    ],
 )
 def test_cuts_of_one_axis_meet_where_both_are_cut(before, after, count):
     digit = Digit(0, 1, sum(before), sum(before))
@@ -408,7 +453,12 @@ def test_cuts_of_one_axis_meet_where_both_are_cut(before, after, count):
     assert groups.count == count
 
 
-def runs_by_force(source, target, block, index):
+def runs_by_force(
+    source,
+    target,
+    block,
+    index,
+):
     """Sources, contiguous runs, and the widths of the runs that a target block reads."""
     wanted = index(target, block).ravel()
     sources = 0

@@ -41,7 +41,12 @@ def file(target, nbytes, exchange="exchange1"):
     return ShardFile(exchange, 0, target, nbytes)
 
 
-def written(scratch, shards, target=(2, 1), order=None):
+def written(
+    scratch,
+    shards,
+    target=(2, 1),
+    order=None,
+):
     """Shards written in any order, and where they are."""
     total = sum(s.nbytes for s in shards)
     begins = np.cumsum([0, *(s.nbytes for s in shards)])
@@ -53,7 +58,13 @@ def written(scratch, shards, target=(2, 1), order=None):
     return [parts[i] for i in sorted(parts)]
 
 
-def read_all(scratch, exchange, target, parts, out):
+def read_all(
+    scratch,
+    exchange,
+    target,
+    parts,
+    out,
+):
     """Read a file into an array of its size."""
     received = []
     scratch.read(
@@ -78,7 +89,13 @@ def test_a_file_is_its_shards_one_after_the_other(scratch, monkeypatch):
     whole = np.concatenate(shards)
     assert path.read_bytes() == whole.tobytes()
     contents = np.empty(whole.nbytes, np.uint8)
-    read_all(scratch, "exchange1", (2, 1), parts, contents)
+    read_all(
+        scratch,
+        "exchange1",
+        (2, 1),
+        parts,
+        contents,
+    )
     assert contents.tobytes() == whole.tobytes()
 
 
@@ -128,7 +145,13 @@ def test_a_flipped_bit_is_found_and_its_block_named(scratch, place, bit):
     data[place] ^= 1 << bit
     path.write_bytes(data)
     with pytest.raises(ScratchError, match=rf"shard of block \({int(place >= 64)},\)") as caught:
-        read_all(scratch, "exchange1", (2, 1), parts, np.empty(160, np.uint8))
+        read_all(
+            scratch,
+            "exchange1",
+            (2, 1),
+            parts,
+            np.empty(160, np.uint8),
+        )
     assert caught.value.errno == errno.EIO
     assert caught.value.filename == str(path)
     assert isinstance(caught.value, BigFFTError)
@@ -138,9 +161,21 @@ def test_a_file_that_is_too_short_or_missing_is_named(scratch):
     parts = written(scratch, random_shards(4, 6))
     os.truncate(scratch.path("exchange1", (2, 1)), 100)
     with pytest.raises(ScratchError, match="ends 60 bytes early"):
-        read_all(scratch, "exchange1", (2, 1), parts, np.empty(160, np.uint8))
+        read_all(
+            scratch,
+            "exchange1",
+            (2, 1),
+            parts,
+            np.empty(160, np.uint8),
+        )
     with pytest.raises(ScratchError, match=r"to-7\.shards") as caught:
-        read_all(scratch, "exchange1", (7,), parts, np.empty(160, np.uint8))
+        read_all(
+            scratch,
+            "exchange1",
+            (7,),
+            parts,
+            np.empty(160, np.uint8),
+        )
     assert caught.value.errno == errno.ENOENT
 
 
@@ -151,7 +186,12 @@ def test_a_record_gives_the_checksums_back(scratch):
     crcs = np.array([0, 2**64 - 1, 7], np.uint64)
     targets = [(0, 0), (0, 1), (12, 3)]
     assert scratch.recorded_shards("exchange2", (4, 5), targets) is None
-    scratch.record_shards("exchange2", (4, 5), targets, crcs)
+    scratch.record_shards(
+        "exchange2",
+        (4, 5),
+        targets,
+        crcs,
+    )
     np.testing.assert_array_equal(scratch.recorded_shards("exchange2", (4, 5), targets), crcs)
     assert scratch.recorded_shards("exchange2", (4, 6), targets) is None
     assert scratch.recorded_shards("exchange2", (4, 5), [*targets, (12, 4)]) is None
@@ -180,7 +220,12 @@ def test_a_record_gives_the_checksums_back(scratch):
 )
 def test_what_is_no_record_is_none(scratch, text):
     """As a loss of power, or of a disk, may leave it: the block is done again."""
-    scratch.record_shards("exchange1", (0,), [(1,)], np.array([9], np.uint32))
+    scratch.record_shards(
+        "exchange1",
+        (0,),
+        [(1,)],
+        np.array([9], np.uint32),
+    )
     path = scratch.folder / "exchange1" / "done-0.json"
     assert set(records(scratch.folder, "exchange1")) == {(0,)}
     path.write_text(text)
@@ -202,7 +247,12 @@ def test_large_shards_begin_at_whole_units_and_are_read_once(scratch):
     for i, shard in enumerate(shards):
         padded = np.full(begins[i + 1] - begins[i], 255, np.uint8)
         padded[: shard.nbytes] = shard.view(np.uint8)
-        crc = scratch.write(file((0,), int(begins[-1]), "e"), int(begins[i]), padded, shard.nbytes)
+        crc = scratch.write(
+            file((0,), int(begins[-1]), "e"),
+            int(begins[i]),
+            padded,
+            shard.nbytes,
+        )
         assert crc == checksum(shard)
         parts.append(Part((i,), int(begins[i]), shard.nbytes, crc))
     with heard() as seen:
@@ -230,7 +280,13 @@ def test_what_a_second_look_finds_right_is_right(scratch, monkeypatch):
     monkeypatch.setattr(scratch_module.File, "read", read)
     with heard() as seen:
         out = np.empty(160, np.uint8)
-        read_all(scratch, "exchange1", (2, 1), parts, out)
+        read_all(
+            scratch,
+            "exchange1",
+            (2, 1),
+            parts,
+            out,
+        )
     assert out.tobytes() == np.concatenate(shards).tobytes()
     assert [name for name, _ in seen] == ["mismatch", "scratch_read"]
 

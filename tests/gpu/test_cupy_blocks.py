@@ -80,7 +80,13 @@ CASES = [
 
 @pytest.mark.parametrize("dtype", ["c16", "c8", "f8", "f4"])
 @pytest.mark.parametrize(("shape", "chunks", "name", "kwargs"), CASES)
-def test_complex_transforms(shape, chunks, name, kwargs, dtype):
+def test_complex_transforms(
+    shape,
+    chunks,
+    name,
+    kwargs,
+    dtype,
+):
     x = random_array(shape, dtype, RNG)
     expected = getattr(scipy.fft, name)(x.astype("c16"), **kwargs)
     single = dtype in ("c8", "f4")
@@ -90,7 +96,12 @@ def test_complex_transforms(shape, chunks, name, kwargs, dtype):
 @pytest.mark.parametrize("dtype", ["f8", "f4"])
 @pytest.mark.parametrize(
     ("shape", "chunks"),
-    [((4096,), (256,)), ((81 * 50,), (135,)), ((40, 64), (10, 16)), ((30, 9, 32), (10, 9, 32))],
+    [
+        ((4096,), (256,)),
+        ((81 * 50,), (135,)),
+        ((40, 64), (10, 16)),
+        ((30, 9, 32), (10, 9, 32)),
+    ],
 )
 def test_real_transforms_there_and_back(shape, chunks, dtype):
     x = RNG.standard_normal(shape).astype(dtype)
@@ -104,7 +115,12 @@ def test_real_transforms_there_and_back(shape, chunks, dtype):
 @pytest.mark.parametrize("type", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", ["dctn", "idctn", "dstn", "idstn"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("f8", 4e-15), ("f4", 2e-6), ("c8", 2e-6)])
-def test_cosines_and_sines(name, type, dtype, tolerance):
+def test_cosines_and_sines(
+    name,
+    type,
+    dtype,
+    tolerance,
+):
     x = random_array((37, 2, 64), dtype, RNG)
     expected = getattr(scipy.fft, name)(x.astype("c16" if dtype == "c8" else "f8"), type)
     check(getattr(fft, name)(spread(x, (10, 1, 64)), type), expected, tolerance)
@@ -152,7 +168,12 @@ def test_a_single_transform_of_more_than_2_to_the_31_elements():
         pytest.skip("needs 70 GB on the card")
     block = cp.zeros(n, "c8")
     block[1] = 1
-    x = da.from_array(block, chunks=-1, asarray=False, name="impulse")
+    x = da.from_array(
+        block,
+        chunks=-1,
+        asarray=False,
+        name="impulse",
+    )
     spectrum = fft.fft(x).persist(scheduler="sync").compute(scheduler="sync")
     places = np.array([0, 1, 12345, n // 3, 2**31 + 7, n - 1])
     expected = np.exp(-2j * np.pi * (places / n))

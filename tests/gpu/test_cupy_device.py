@@ -46,7 +46,13 @@ def values(shape, dtype):
     return random_array(shape, dtype, RNG)
 
 
-def through(device, op, x, shape=None, dtype=None):
+def through(
+    device,
+    op,
+    x,
+    shape=None,
+    dtype=None,
+):
     """Result of one operation on an array, in place where it keeps its shape and dtype."""
     large = device.memory().total > 1 << 30
     half, last = (200 * MIB, 400 * MIB) if large else (16 * MIB, 32 * MIB)
@@ -60,7 +66,13 @@ def through(device, op, x, shape=None, dtype=None):
     device.h2d(streams[0], x, source)
     device.record(loaded, streams[0])
     device.wait(streams[1], loaded)
-    device.compute(streams[1], op, source, target, DeviceArray(last, (work,), "|u1"))
+    device.compute(
+        streams[1],
+        op,
+        source,
+        target,
+        DeviceArray(last, (work,), "|u1"),
+    )
     device.record(transformed, streams[1])
     device.wait(streams[2], transformed)
     device.d2h(streams[2], target, out)
@@ -75,11 +87,21 @@ def simulated(*arguments, **keywords):
     return through(twin, *arguments, **keywords)
 
 
-def close(ours, expected, dtype, eps=40):
+def close(
+    ours,
+    expected,
+    dtype,
+    eps=40,
+):
     scale = np.abs(expected[np.isfinite(expected)]).max(initial=0) or 1.0
     assert ours.dtype == np.dtype(dtype)
     eps *= np.finfo(np.dtype(dtype)).eps
-    np.testing.assert_allclose(ours, expected, rtol=0, atol=eps * scale)
+    np.testing.assert_allclose(
+        ours,
+        expected,
+        rtol=0,
+        atol=eps * scale,
+    )
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
@@ -100,7 +122,13 @@ def close(ours, expected, dtype, eps=40):
         ((2, 3, 4, 5), (1, 2)),
     ],
 )
-def test_complex_ffts(device, shape, dims, sign, dtype):
+def test_complex_ffts(
+    device,
+    shape,
+    dims,
+    sign,
+    dtype,
+):
     x = values(shape, dtype)
     expected = scipy.fft.fftn(x.astype("c16"), axes=dims)
     if sign > 0:
@@ -122,12 +150,31 @@ def test_complex_ffts(device, shape, dims, sign, dtype):
         ((4, 2**16), 1),
     ],
 )
-def test_real_ffts(device, shape, dim, dtype):
+def test_real_ffts(
+    device,
+    shape,
+    dim,
+    dtype,
+):
     real = np.empty(0, dtype).real.dtype.str
     x = values(shape, real)
     half = (*shape[:dim], shape[dim] // 2 + 1, *shape[dim + 1 :])
-    forward = FFT("r2c", shape, half, (dim,), -1, np.dtype(dtype).str)
-    back = FFT("c2r", half, shape, (dim,), 1, np.dtype(dtype).str)
+    forward = FFT(
+        "r2c",
+        shape,
+        half,
+        (dim,),
+        -1,
+        np.dtype(dtype).str,
+    )
+    back = FFT(
+        "c2r",
+        half,
+        shape,
+        (dim,),
+        1,
+        np.dtype(dtype).str,
+    )
     spectrum = through(device, forward, x, half, dtype)
     close(spectrum, scipy.fft.rfft(x.astype("f8"), axis=dim), dtype)
     restored = through(device, back, spectrum, shape, real)
@@ -152,7 +199,12 @@ CHIRPS = [
     ChirpFactor(1301, 1, PLACE),
 ]
 #: Behind the end of a chirp products of indices go on.
-BEYOND = Twiddle(97 * 41, -1, PLACE[1:], (Term(0, 9, 1, BIG, 3),))
+BEYOND = Twiddle(
+    97 * 41,
+    -1,
+    PLACE[1:],
+    (Term(0, 9, 1, BIG, 3),),
+)
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
@@ -167,10 +219,28 @@ BEYOND = Twiddle(97 * 41, -1, PLACE[1:], (Term(0, 9, 1, BIG, 3),))
         ((BEYOND,), (ChirpFactor(97, 1, BEYOND.left),)),
     ],
 )
-def test_multiply(device, twiddles, chirps, conjugate, dtype):
+def test_multiply(
+    device,
+    twiddles,
+    chirps,
+    conjugate,
+    dtype,
+):
     x = values((4, 6, 50), dtype)
-    op = Multiply(x.shape, x.dtype.str, 0.5, conjugate, twiddles, chirps)
-    close(through(device, op, x), simulated(op, x), dtype, 4)
+    op = Multiply(
+        x.shape,
+        x.dtype.str,
+        0.5,
+        conjugate,
+        twiddles,
+        chirps,
+    )
+    close(
+        through(device, op, x),
+        simulated(op, x),
+        dtype,
+        4,
+    )
 
 
 #: Shapes whose dimensions do not fill tiles, whose products are prime, or are 1, and orders.
@@ -186,13 +256,25 @@ TURNED = [
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
 @pytest.mark.parametrize(("conjugate", "chirped"), [(False, False), (True, True)])
 @pytest.mark.parametrize(("shape", "axes"), TURNED)
-def test_transposes_multiply_factors(device, shape, axes, conjugate, chirped, dtype):
+def test_transposes_multiply_factors(
+    device,
+    shape,
+    axes,
+    conjugate,
+    chirped,
+    dtype,
+):
     x = values(shape, dtype)
     of_all = factors(shape, dtype, conjugate, chirped)
     for by in (of_all, Multiply(shape, x.dtype.str, -0.25, conjugate)):
         expected = multiplied(by, x).transpose(axes)
         op = transposed(shape, axes, x.dtype.str, by)
-        close(through(device, op, x, expected.shape), expected, dtype, 4)
+        close(
+            through(device, op, x, expected.shape),
+            expected,
+            dtype,
+            4,
+        )
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
@@ -204,9 +286,22 @@ def test_strided_copies_multiply_factors(device, flips, dtype):
     by = factors(shape, dtype, True, True)
     strides = tuple(flip * step for flip, step in zip(flips, (3710, 70, 1), strict=True))
     start = sum((n - 1) * -min(0, s) for n, s in zip(shape, strides, strict=True))
-    op = Strided(shape, strides, start, (1, 6 * 70, 6), 0, x.dtype.str, by)
+    op = Strided(
+        shape,
+        strides,
+        start,
+        (1, 6 * 70, 6),
+        0,
+        x.dtype.str,
+        by,
+    )
     expected = multiplied(by, x[tuple(slice(None, None, flip) for flip in flips)])
-    close(through(device, op, x, (53, 70, 6)), expected.transpose(1, 2, 0), dtype, 4)
+    close(
+        through(device, op, x, (53, 70, 6)),
+        expected.transpose(1, 2, 0),
+        dtype,
+        4,
+    )
 
 
 def test_more_elements_are_turned_than_32_bits_count(device):
@@ -217,7 +312,13 @@ def test_more_elements_are_turned_than_32_bits_count(device):
     cp = cupy()
     left = Term(0, 0, 1, BIG, 1)
     right = Term(1, 0, 1, BIG, 1)
-    by = Multiply(shape, "<c8", 0.5, False, (Twiddle(2**32, -1, (left,), (right,)),))
+    by = Multiply(
+        shape,
+        "<c8",
+        0.5,
+        False,
+        (Twiddle(2**32, -1, (left,), (right,)),),
+    )
     op = transposed(shape, (1, 0), "<c8", by)
     with cp.cuda.Device(available()[0]):
         try:
@@ -228,7 +329,12 @@ def test_more_elements_are_turned_than_32_bits_count(device):
             for row in (0, 1, 16384, 32770):
                 power = np.arange(shape[0]) * row % 2**32
                 expected = np.exp(-2j * np.pi * (power / 2**32))
-                np.testing.assert_allclose(y[row].get(), expected, rtol=0, atol=1e-6)
+                np.testing.assert_allclose(
+                    y[row].get(),
+                    expected,
+                    rtol=0,
+                    atol=1e-6,
+                )
         finally:
             x = y = None
             cp.get_default_memory_pool().free_all_blocks()
@@ -255,12 +361,20 @@ def block_in(kind, shape, dtype):
         np.s_[1:2, 1:2, :],
     ],
 )
-def test_views_travel_there_and_back(device, kind, dtype, part):
+def test_views_travel_there_and_back(
+    device,
+    kind,
+    dtype,
+    part,
+):
     x = block_in(kind, (64, 16, 1024), dtype)
     back = block_in(kind, (64, 16, 1024), dtype)
     if kind == "pinned":
         form = View(
-            (64, 16, 8), x.strides, x.itemsize, (128 * x.itemsize, 8 * x.itemsize, x.itemsize)
+            (64, 16, 8),
+            x.strides,
+            x.itemsize,
+            (128 * x.itemsize, 8 * x.itemsize, x.itemsize),
         )
         assert route(form, TO_DEVICE, is_pinned(x))[0] == "kernel"
     expected = back.copy()
@@ -274,7 +388,12 @@ def test_views_travel_there_and_back(device, kind, dtype, part):
 @pytest.mark.parametrize(
     "inside", [np.s_[:, 1:7, 50:639], np.s_[2:102, 3:9, :589], np.s_[1:101, :6]]
 )
-def test_every_route_reaches_into_a_part_of_a_larger_array(device, monkeypatch, chosen, inside):
+def test_every_route_reaches_into_a_part_of_a_larger_array(
+    device,
+    monkeypatch,
+    chosen,
+    inside,
+):
     x = block_in("pinned", (140, 9, 700), "c8")
     back = block_in("pinned", (100, 6, 589), "c8")
     part = np.s_[3:103, 2:8, 11:600]
@@ -286,10 +405,21 @@ def test_every_route_reaches_into_a_part_of_a_larger_array(device, monkeypatch, 
     larger = DeviceArray(0, whole.shape, "<c8")
     seen = whole[inside]
     offset = seen.ctypes.data - whole.ctypes.data
-    place = DeviceArray(offset, seen.shape, "<c8", seen.strides)
+    place = DeviceArray(
+        offset,
+        seen.shape,
+        "<c8",
+        seen.strides,
+    )
     expected = whole.copy()
     expected[inside] = x[part]
-    copied(device, (whole, larger), (x[part], place), (place, back), (larger, whole))
+    copied(
+        device,
+        (whole, larger),
+        (x[part], place),
+        (place, back),
+        (larger, whole),
+    )
     assert np.array_equal(whole, expected)
     assert np.array_equal(back, x[part])
 
@@ -389,7 +519,13 @@ def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
     stream = other.stream("h2d")
     other.h2d(stream, x, array)
     other.work_nbytes(op)
-    other.compute(stream, op, array, array, DeviceArray(MIB, (0,), "|u1"))
+    other.compute(
+        stream,
+        op,
+        array,
+        array,
+        DeviceArray(MIB, (0,), "|u1"),
+    )
     other.d2h(stream, array, out)
     other.synchronize_all()
     close(out, scipy.fft.fft(x, axis=0), "c16")

@@ -88,5 +88,10 @@ UCX = importlib.util.find_spec("distributed_ucxx") is not None
 def test_transforms_on_a_cluster_of_dask_cuda(tmp_path, protocol):
     pytest.importorskip("dask_cuda")
     (tmp_path / "program.py").write_text(PROGRAM)
-    process = python(tmp_path / "program.py", protocol, cwd=tmp_path, timeout=150)
+    process = python(
+        tmp_path / "program.py",
+        protocol,
+        cwd=tmp_path,
+        timeout=150,
+    )
     assert process.stdout.splitlines()[-1] == f"right {CARDS}"

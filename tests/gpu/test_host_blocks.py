@@ -44,7 +44,10 @@ def placed(x, pinned):
 def check(name, x, chunks, nbytes=2 * MIB, single=False, **keywords):
     """Compare with SciPy what a card gives that may use some bytes; return the bytes of events."""
     lazy = getattr(fft, name)(
-        da.from_array(x, chunks), device="gpu", device_memory_limit=nbytes, **keywords
+        da.from_array(x, chunks),
+        device="gpu",
+        device_memory_limit=nbytes,
+        **keywords,
     )
     transformed, nbytes_of = computed(lazy)
     keywords.pop("rounds", None)
@@ -67,7 +70,12 @@ def check(name, x, chunks, nbytes=2 * MIB, single=False, **keywords):
         ((96, 60, 130), (40, 60, 50)),
     ],
 )
-def test_every_kind_larger_than_the_limit(name, shape, chunks, single):
+def test_every_kind_larger_than_the_limit(
+    name,
+    shape,
+    chunks,
+    single,
+):
     real = name in ("rfftn", "ihfftn")
     x = values(*shape, real=real, single=single)
     check(name, x, chunks, single=single)
@@ -112,7 +120,13 @@ def test_what_does_not_lie_as_a_round_has_it_is_read_where_it_lies(case, pinned,
     dispatch.use(None, replace(LIMITS, run_nbytes=1))  # any row is wide enough
     name, shape, chunks, keywords = RAGGED[case]
     x = values(*shape, real=name.startswith(("r", "ihfft")), single=single)
-    nbytes_of = check(name, placed(x, pinned), chunks, single=single, **keywords)
+    nbytes_of = check(
+        name,
+        placed(x, pinned),
+        chunks,
+        single=single,
+        **keywords,
+    )
     assert "gather" not in nbytes_of
 
 
@@ -127,7 +141,12 @@ def given(name, shape, single=False):
     """Input of a transform whose real or longer side has some shape, and what says so."""
     half = name.startswith(("ir", "hf"))
     size = shape[-1] // 2 + 1 if half else shape[-1]
-    x = values(*shape[:-1], size, real=name.startswith(("r", "ih")), single=single)
+    x = values(
+        *shape[:-1],
+        size,
+        real=name.startswith(("r", "ih")),
+        single=single,
+    )
     several = {"s": shape, "axes": tuple(range(len(shape)))}
     return x, ({} if not half else several if name.endswith("n") else {"n": shape[-1]})
 
@@ -147,7 +166,14 @@ def test_half_spectra_larger_than_the_card(name, shape, pinned):
 def test_digits_of_cut_axes_larger_than_the_card(name, digits, single):
     """A digit falls apart; its twiddle follows."""
     x, keywords = given(name, (digits[0] * digits[1],), single)
-    check(name, x, x.size // 4 + 1, single=single, rounds=digits, **keywords)
+    check(
+        name,
+        x,
+        x.size // 4 + 1,
+        single=single,
+        rounds=digits,
+        **keywords,
+    )
 
 
 @pytest.mark.parametrize("order", ["natural", "transposed"])
@@ -178,8 +204,18 @@ def test_overwritten_in_its_own_memory(shape, pinned):
     expected = scipy.fft.fftn(block)
     name = f"owned-{id(block)}-{pinned}"
     chunks = da.core.normalize_chunks(-1, shape, dtype=block.dtype)
-    x = da.Array({(name, *(0,) * block.ndim): block}, name, chunks, dtype=block.dtype)
-    fft.fftn(x, device="gpu", device_memory_limit=4 * MIB, overwrite_x=True).persist()
+    x = da.Array(
+        {(name, *(0,) * block.ndim): block},
+        name,
+        chunks,
+        dtype=block.dtype,
+    )
+    fft.fftn(
+        x,
+        device="gpu",
+        device_memory_limit=4 * MIB,
+        overwrite_x=True,
+    ).persist()
     assert_close(block, expected)
 
 

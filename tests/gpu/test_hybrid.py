@@ -27,9 +27,20 @@ pytestmark = NEEDS_GPU
 )
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("cpu_share", [None, 0.5])
-def test_both_work_on_it(shape, chunks, name, single, cpu_share):
+def test_both_work_on_it(
+    shape,
+    chunks,
+    name,
+    single,
+    cpu_share,
+):
     """By the forecast a slow GPU, or a small part of it, might take nothing."""
-    x = values(*shape, real=name == "rfftn", single=single, seed=8)
+    x = values(
+        *shape,
+        real=name == "rfftn",
+        single=single,
+        seed=8,
+    )
     dispatch.release()
     with dask.config.set({"bigfft.hybrid.min-speedup": 0, "bigfft.hybrid.cpu-share": cpu_share}):
         part = "16 MiB" if cpu_share is None else None

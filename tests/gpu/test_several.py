@@ -56,7 +56,12 @@ def uploader(ordinals, blocks):
 @on_one_and_two
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_bytes_of_each_transport(ordinals, transport):
-    arrived, moved = move(slabs(16, 8), LogicalGpus(ordinals), transport, uploader(ordinals, 8))
+    arrived, moved = move(
+        slabs(16, 8),
+        LogicalGpus(ordinals),
+        transport,
+        uploader(ordinals, 8),
+    )
     assert sum(moved.values()) == RATIO[transport] * 16**3 * 16 / 2
     assert {int(values.device.id) for values in arrived.values()} == set(ordinals)
 
@@ -72,7 +77,12 @@ def test_a_gpu_without_memory_refuses(ordinals):
         pool.set_limit(size=pool.total_bytes() + data + data // 2)
     try:
         with pytest.raises(DeviceMemoryError):
-            move(slabs(n, 8), LogicalGpus(ordinals), "swap", uploader(ordinals, 8))
+            move(
+                slabs(n, 8),
+                LogicalGpus(ordinals),
+                "swap",
+                uploader(ordinals, 8),
+            )
     finally:
         with cupy().cuda.Device(ordinals[1]):
             pool.set_limit(size=before)
@@ -106,7 +116,13 @@ def check(persisted, expected):
 @several
 @pytest.mark.parametrize("transport", [*TRANSPORTS, "auto"])
 @CASES
-def test_whole_transforms(shape, chunks, name, transport, monkeypatch):
+def test_whole_transforms(
+    shape,
+    chunks,
+    name,
+    transport,
+    monkeypatch,
+):
     monkeypatch.setattr(on_gpu, "LINK_ROW_NBYTES", 1)
     x = random_array(shape, "f8" if name == "rfft2" else "c16", 4)
     with dask.config.set({"bigfft.gpu.peer-transport": transport}):
@@ -117,7 +133,12 @@ def test_whole_transforms(shape, chunks, name, transport, monkeypatch):
 
 @pytest.mark.parametrize("transport", [*TRANSPORTS, "auto"])
 @CASES
-def test_whole_transforms_on_two_logical_gpus(shape, chunks, name, transport):
+def test_whole_transforms_on_two_logical_gpus(
+    shape,
+    chunks,
+    name,
+    transport,
+):
     x = random_array(shape, "f8" if name == "rfft2" else "c16", 4)
     array = spread(x, chunks, 1)
     lazy = transformed_array(array, plan(array, name), ON_GPUS + transport)

@@ -32,6 +32,13 @@ class Keeping(Callback):
         for key in set(dsk) & set(self.blocks):
             dsk[key] = DataNode(key, self.blocks[key])
 
-    def _posttask(self, key, value, dsk, state, id):
+    def _posttask(
+        self,
+        key,
+        value,
+        dsk,
+        state,
+        id,
+    ):
         if self.part in str(key):
             self.blocks[key] = value

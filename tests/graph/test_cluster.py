@@ -131,7 +131,10 @@ RENAMED = {"argument of delayed", "in a list"}
     [(how, 1 << 16) for how in EARLY] + [(how, 0) for how in EARLY if how not in RENAMED],
 )
 def test_turned_into_tasks_before_it_is_computed(
-    client: Client, monkeypatch: pytest.MonkeyPatch, how: str, few: int
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    few: int,
 ) -> None:
     monkeypatch.setattr(carriers, "FEW_SHARDS", few)
     assert close(EARLY[how](fft.fft(line())), SPECTRUM)
@@ -169,7 +172,12 @@ def test_shared_works_in_one_process() -> None:
 @pytest.mark.parametrize("optimize_graph", [True, False])
 def test_persist_slice_and_chain(client: Client, optimize_graph: bool) -> None:
     spectrum = fft.rfftn(blocks(), order="transposed").persist(optimize_graph=optimize_graph)
-    back = fft.irfftn(spectrum, s=FIELD.shape, axes=(0, 1, 2), order="transposed")
+    back = fft.irfftn(
+        spectrum,
+        s=FIELD.shape,
+        axes=(0, 1, 2),
+        order="transposed",
+    )
     assert close(back.compute(optimize_graph=optimize_graph), FIELD)
     part = fft.rfftn(blocks())[3:7, ::2, 1]
     assert close(part.compute(optimize_graph=optimize_graph), REFERENCE[3:7, ::2, 1])

@@ -44,7 +44,12 @@ def test_kept_sliced_and_computed(spectrum: da.Array) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chunks", "ours"), [((32, 64), True), (((1, 127) * 4, (256, 1, 255)), True), ((48, 64), False)]
+    ("chunks", "ours"),
+    [
+        ((32, 64), True),
+        (((1, 127) * 4, (256, 1, 255)), True),
+        ((48, 64), False),
+    ],
 )
 def test_blocks_of_any_size(
     monkeypatch: pytest.MonkeyPatch, chunks: tuple[object, ...], ours: bool

@@ -173,10 +173,19 @@ def memory_of(values: np.ndarray) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("most", "memory", "files"), [(0, False, True), (20_000, True, True), (None, True, False)]
+    ("most", "memory", "files"),
+    [
+        (0, False, True),
+        (20_000, True, True),
+        (None, True, False),
+    ],
 )
 def test_shards_wait_in_memory_as_far_as_there_is_room(
-    client: Client, monkeypatch: pytest.MonkeyPatch, most: int | None, memory: bool, files: bool
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int | None,
+    memory: bool,
+    files: bool,
 ) -> None:
     """A signal of 64 KiB goes two ways, of which three workers take 20,000 bytes or as they like.
 

@@ -22,7 +22,12 @@ def data(*shape):
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape"), [("fft", (2**20,)), ("fft2", (512, 4096)), ("fftn", (64, 128, 256))]
+    ("kind", "shape"),
+    [
+        ("fft", (2**20,)),
+        ("fft2", (512, 4096)),
+        ("fftn", (64, 128, 256)),
+    ],
 )
 def test_blocks_that_lie_end_to_end_are_not_copied(kind, shape):
     a = data(*shape)

@@ -129,7 +129,12 @@ def test_transports_are_chosen_pair_by_pair():
         ((3, 4099), (3, 500), "fft"),
     ],
 )
-def test_other_transforms(shape, chunks, name, transport):
+def test_other_transforms(
+    shape,
+    chunks,
+    name,
+    transport,
+):
     x = random_array(shape, "f8" if name == "rfft" else "c16", 5)
     source = x.copy()
     floor = dask.config.set({"bigfft.planner.whole-axis-floor": 1})

@@ -45,7 +45,13 @@ CASES = {
 @pytest.mark.parametrize(("case", "method"), [*zip(CASES, ["compute", "persist"], strict=True)])
 def test_tasks_and_memory_to_the_first_task(case: str, method: str) -> None:
     shape, chunks, tasks = CASES[case]
-    process = python("-c", PROGRAM, repr((shape, chunks)), method, timeout=200)
+    process = python(
+        "-c",
+        PROGRAM,
+        repr((shape, chunks)),
+        method,
+        timeout=200,
+    )
     count, nbytes = map(float, process.stdout.split())
     assert count <= tasks + 16
     assert nbytes <= 2**30

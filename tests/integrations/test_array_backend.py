@@ -14,7 +14,9 @@ from dask_bigfft.errors import ArgumentTypeError
 from dask_bigfft.integrations.array_backend import ArenaBackend
 from dask_bigfft.memory.arena import is_allocated
 
-SHAPE, CHUNKS = (600, 512), (300, 256)  # 600 KiB a block: the arena lends it
+# 600 KiB a block: the arena lends it
+SHAPE = (600, 512)
+CHUNKS = (300, 256)
 
 
 @pytest.fixture(autouse=True)
@@ -33,15 +35,17 @@ def test_blocks_move_into_the_arena_once():
     x = np.random.default_rng(0).standard_normal(SHAPE)
     a = da.from_array(x, chunks=CHUNKS)
     assert not any(map(is_allocated, blocks(a)))
-    there = a.to_backend("bigfft")
-    assert (there.chunks, there.dtype) == (a.chunks, a.dtype)
-    found = blocks(there)
-    assert all(type(block) is np.ndarray and is_allocated(block) for block in found)
-    np.testing.assert_array_equal(there.compute(), x)
-    kept = da.concatenate([da.from_delayed(dask.delayed(b), b.shape, b.dtype) for b in found])
-    again = blocks(kept.to_backend("bigfft"))
-    assert all(np.shares_memory(a, b) for a, b in zip(found, again, strict=True))
-    np.testing.assert_allclose(fft.fft2(there).compute(), np.fft.fft2(x), atol=1e-9)
+    in_arena = a.to_backend("bigfft")
+    assert (in_arena.chunks, in_arena.dtype) == (a.chunks, a.dtype)
+    arena_blocks = blocks(in_arena)
+    assert all(type(block) is np.ndarray and is_allocated(block) for block in arena_blocks)
+    np.testing.assert_array_equal(in_arena.compute(), x)
+    joined = da.concatenate(
+        [da.from_delayed(dask.delayed(b), b.shape, b.dtype) for b in arena_blocks]
+    )
+    again = blocks(joined.to_backend("bigfft"))
+    assert all(np.shares_memory(a, b) for a, b in zip(arena_blocks, again, strict=True))
+    np.testing.assert_allclose(fft.fft2(in_arena).compute(), np.fft.fft2(x), atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -58,18 +62,27 @@ def test_blocks_move_into_the_arena_once():
 def test_creation_functions_make_blocks_there(name, arguments, keywords):
     wanted = getattr(da, name)(*arguments, chunks=CHUNKS, **keywords)
     with dask.config.set({"array.backend": "bigfft"}):
-        found = getattr(da, name)(*arguments, chunks=CHUNKS, **keywords)
-    assert (found.chunks, found.dtype, found.shape) == (wanted.chunks, wanted.dtype, wanted.shape)
-    for block in blocks(found):
+        created = getattr(da, name)(*arguments, chunks=CHUNKS, **keywords)
+    assert (created.chunks, created.dtype, created.shape) == (
+        wanted.chunks,
+        wanted.dtype,
+        wanted.shape,
+    )
+    for block in blocks(created):
         assert is_allocated(block)
         assert block.flags.writeable
         assert type(block) is np.ndarray
-    np.testing.assert_array_equal(found.compute(), wanted.compute())
+    np.testing.assert_array_equal(created.compute(), wanted.compute())
 
 
 def test_empty_and_arange():
     with dask.config.set({"array.backend": "bigfft"}):
-        empty = da.empty(SHAPE, chunks=CHUNKS, dtype="f4", name="mine")
+        empty = da.empty(
+            SHAPE,
+            chunks=CHUNKS,
+            dtype="f4",
+            name="mine",
+        )
         numbers = da.arange(3, 300_003, 1, chunks=100_000)
         drawn = da.random.default_rng(0).standard_normal((4, 4))
     assert empty.name == "mine"

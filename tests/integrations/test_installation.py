@@ -85,14 +85,19 @@ def test_threads_come_and_go():
 
 def test_what_only_dasks_functions_take_still_goes_there():
     unknown = A.rechunk((3, 16))[A[:, 0].compute() > 0]
-    unknown = da.Array(unknown.dask, unknown.name, ((np.nan,) * unknown.numblocks[0], (16,)), float)
+    unknown = da.Array(
+        unknown.dask,
+        unknown.name,
+        ((np.nan,) * unknown.numblocks[0], (16,)),
+        float,
+    )
     masked = da.ma.masked_greater(A.rechunk(-1), 1)
     with dask_bigfft.installed():
-        found = da.fft.fft(unknown, axis=1)
-        assert "bigfft" not in found.name
-        np.testing.assert_allclose(found.compute(), np.fft.fft(unknown.compute()))
-        found = np.fft.fft(axis=1, a=masked)
-        np.testing.assert_allclose(found.compute(), np.fft.fft(masked.compute()))
+        spectrum = da.fft.fft(unknown, axis=1)
+        assert "bigfft" not in spectrum.name
+        np.testing.assert_allclose(spectrum.compute(), np.fft.fft(unknown.compute()))
+        spectrum = np.fft.fft(axis=1, a=masked)
+        np.testing.assert_allclose(spectrum.compute(), np.fft.fft(masked.compute()))
         np.testing.assert_allclose(da.fft.fft(X), np.fft.fft(X))
 
 
@@ -112,8 +117,13 @@ def test_the_setting_installs_at_import(setting, wanted):
 @pytest.mark.filterwarnings("ignore:dropping variables using `drop`:FutureWarning")  # by xrft
 def test_xrft_takes_axes_in_many_chunks():
     a = xr.DataArray(RNG.standard_normal((2, 24, 20)), dims=("t", "y", "x"))
-    arguments = {"dim": ["y", "x"], "real_dim": "x", "window": "hann", "detrend": "constant"}
+    arguments = {
+        "dim": ["y", "x"],
+        "real_dim": "x",
+        "window": "hann",
+        "detrend": "constant",
+    }
     wanted = xrft.power_spectrum(a, **arguments)
     with dask_bigfft.installed():
-        found = xrft.power_spectrum(a.chunk(t=1, y=6, x=7), **arguments)
-    xr.testing.assert_allclose(found, wanted)
+        spectrum = xrft.power_spectrum(a.chunk(t=1, y=6, x=7), **arguments)
+    xr.testing.assert_allclose(spectrum, wanted)

@@ -29,7 +29,12 @@ def backend(request):
         yield
 
 
-def inputs(name, shape, chunks, dtype="d"):
+def inputs(
+    name,
+    shape,
+    chunks,
+    dtype="d",
+):
     x = RNG.standard_normal(shape)
     if not name.startswith(REAL_INPUT) and name not in COSINES:
         x = x + 1j * RNG.standard_normal(shape)
@@ -39,11 +44,12 @@ def inputs(name, shape, chunks, dtype="d"):
 
 def check(name, x, a, *args, tolerance=1e-14, **kwargs):
     function = getattr(scipy.fft, name)
-    found, wanted = function(a, *args, **kwargs), function(x, *args, **kwargs)
-    assert isinstance(found, da.Array)
+    lazy = function(a, *args, **kwargs)
+    wanted = function(x, *args, **kwargs)
+    assert isinstance(lazy, da.Array)
     assert isinstance(wanted, np.ndarray)
-    assert found.dtype == wanted.dtype
-    values = found.compute()
+    assert lazy.dtype == wanted.dtype
+    values = lazy.compute()
     assert (values.shape, values.dtype) == (wanted.shape, wanted.dtype)
     assert np.linalg.norm(values - wanted) <= tolerance * max(np.linalg.norm(wanted), 1e-30)
 
@@ -81,11 +87,17 @@ def test_workers_are_dasks_matter(workers):
 
 def test_a_plan_is_used():
     x, a = inputs("fft", (64, 6), (8, 3))
-    plan = dask_bigfft.plan(a, "fft", axis=0, order="transposed", digits=(4, 16))
-    found = scipy.fft.fft(a, axis=0, plan=plan)
-    assert "round2" in found.name
+    plan = dask_bigfft.plan(
+        a,
+        "fft",
+        axis=0,
+        order="transposed",
+        digits=(4, 16),
+    )
+    spectrum = scipy.fft.fft(a, axis=0, plan=plan)
+    assert "round2" in spectrum.name
     k = dask_bigfft.transposed_index(64, digits=(4, 16))
-    np.testing.assert_allclose(found.compute(), np.fft.fft(x, axis=0)[k], atol=1e-12)
+    np.testing.assert_allclose(spectrum.compute(), np.fft.fft(x, axis=0)[k], atol=1e-12)
 
 
 def test_plans_for_something_else_are_refused():
@@ -115,9 +127,9 @@ def test_other_arrays_go_on_to_scipy():
 def test_helpers_of_scipy_stay_lazy():
     a = da.from_array(RNG.standard_normal((5, 6)), chunks=2)
     for name in ("fftshift", "ifftshift"):
-        found = getattr(scipy.fft, name)(a)
-        assert isinstance(found, da.Array)
-        np.testing.assert_array_equal(found, getattr(np.fft, name)(a.compute()))
+        helped = getattr(scipy.fft, name)(a)
+        assert isinstance(helped, da.Array)
+        np.testing.assert_array_equal(helped, getattr(np.fft, name)(a.compute()))
 
 
 @pytest.mark.nobackend
@@ -143,9 +155,19 @@ def test_the_backend_may_be_global_registered_or_skipped():
 @pytest.mark.parametrize(("bias", "optimal"), [(0.0, True), (0.3, False), (-0.2, True)])
 def test_hankel_transforms(n, bias, optimal):
     r = np.logspace(-4, 4, n)
-    dln, mu = np.log(r[1] / r[0]), 0.4
+    dln = np.log(r[1] / r[0])
+    mu = 0.4
     offset = scipy.fft.fhtoffset(dln, mu, 0.2, bias) if optimal else 0.1
     x = np.stack([r ** (mu + 1) * np.exp(-(r**2) / 2), np.exp(-r)])
     a = da.from_array(x, chunks=(1, 11))
     for name in ("fht", "ifht"):
-        check(name, x, a, dln, mu, offset=offset, bias=bias, tolerance=1e-13)
+        check(
+            name,
+            x,
+            a,
+            dln,
+            mu,
+            offset=offset,
+            bias=bias,
+            tolerance=1e-13,
+        )

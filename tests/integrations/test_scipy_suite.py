@@ -30,14 +30,14 @@ MODULES = {name: load(f"scipy.fft.tests.{name}") for name in NAMES}
 
 
 def found_in(module):
-    for name, found in list(vars(module).items()):
-        if inspect.isfunction(found) and name.startswith("test_"):
-            yield name, found
-        elif inspect.isclass(found) and name.startswith("Test"):
-            for method in [m for m in vars(found) if m.startswith("test_")]:
+    for name, member in list(vars(module).items()):
+        if inspect.isfunction(member) and name.startswith("test_"):
+            yield name, member
+        elif inspect.isclass(member) and name.startswith("Test"):
+            for method in [m for m in vars(member) if m.startswith("test_")]:
                 if f"{name}.{method}" in LEFT_OUT:
-                    delattr(found, method)
-            yield name, found
+                    delattr(member, method)
+            yield name, member
 
 
 for _name, _module in MODULES.items():

@@ -25,38 +25,46 @@ def field(chunks=None, **changed):
     }
     attrs = {"units": "K", "history": "made up"}
     values = RNG.standard_normal((4, 30, 24))
-    found = xr.DataArray(
-        values, dims=("time", "y", "x"), coords=coords | changed, name="T", attrs=attrs
+    array = xr.DataArray(
+        values,
+        dims=("time", "y", "x"),
+        coords=coords | changed,
+        name="T",
+        attrs=attrs,
     )
-    return found if chunks is None else found.chunk(chunks)
+    return array if chunks is None else array.chunk(chunks)
 
 
-CHUNKS = {"time": 3, "y": 7, "x": 10}
+CHUNKS = {
+    "time": 3,
+    "y": 7,
+    "x": 10,
+}
 
 
 @pytest.mark.parametrize("lazy", [True, False])
 def test_values_dimensions_coordinates_and_attributes(lazy):
     a = field(CHUNKS if lazy else None)
-    found = bx.fft(a, ["y", "x"])
-    assert isinstance(found.data, da.Array if lazy else np.ndarray)
-    assert found.dims == ("time", "freq_y", "freq_x")
-    assert (found.name, found.attrs) == ("T", a.attrs)
-    assert set(found.coords) == {"time", "depth", "run", "freq_y", "freq_x"}
-    assert found.run == 7
-    xr.testing.assert_identical(found.time, a.time.drop_vars("run").assign_coords(run=7))
-    np.testing.assert_allclose(found.freq_y, np.fft.fftfreq(30, -0.5))
-    np.testing.assert_allclose(found.freq_x, np.fft.fftfreq(24, 2))
-    assert found.freq_y.units == "1/km"
-    assert found.freq_x.units == "1/(m s-1)"
-    np.testing.assert_allclose(found.values, np.fft.fftn(a.values, axes=(1, 2)), atol=1e-12)
+    spectrum = bx.fft(a, ["y", "x"])
+    assert isinstance(spectrum.data, da.Array if lazy else np.ndarray)
+    assert spectrum.dims == ("time", "freq_y", "freq_x")
+    assert (spectrum.name, spectrum.attrs) == ("T", a.attrs)
+    assert set(spectrum.coords) == {"time", "depth", "run", "freq_y", "freq_x"}
+    assert spectrum.run == 7
+    xr.testing.assert_identical(spectrum.time, a.time.drop_vars("run").assign_coords(run=7))
+    np.testing.assert_allclose(spectrum.freq_y, np.fft.fftfreq(30, -0.5))
+    np.testing.assert_allclose(spectrum.freq_x, np.fft.fftfreq(24, 2))
+    assert spectrum.freq_y.units == "1/km"
+    assert spectrum.freq_x.units == "1/(m s-1)"
+    np.testing.assert_allclose(spectrum.values, np.fft.fftn(a.values, axes=(1, 2)), atol=1e-12)
 
 
 def test_there_and_back_restores_all_but_other_coordinates_of_the_dimensions():
     a = field(CHUNKS)
-    for there, back in ((a.bigfft.fft, "ifft"), (a.bigfft.rfft, "irfft")):
+    for forward, back in ((a.bigfft.fft, "ifft"), (a.bigfft.rfft, "irfft")):
         for number, dim in enumerate(("x", "time", ["x", "y"], ["y", "time", "x"], None)):
             for shift in (number % 2 == 0,) if number < 3 else (False, True):
-                spectrum = there(dim, shift=shift)
+                spectrum = forward(dim, shift=shift)
                 # the last one named is the real one; the inverse takes them in that order
                 dims = [dim] if isinstance(dim, str) else dim or a.dims
                 result = getattr(spectrum.bigfft, back)([f"freq_{d}" for d in dims])
@@ -77,9 +85,9 @@ def test_there_and_back_restores_all_but_other_coordinates_of_the_dimensions():
 
 def test_times_give_hertz():
     a = field(CHUNKS)
-    found = bx.rfft(a, "time")
-    np.testing.assert_allclose(found.freq_time, np.fft.rfftfreq(4, 6 * 3600.0))
-    assert found.freq_time.units == "Hz"
+    spectrum = bx.rfft(a, "time")
+    np.testing.assert_allclose(spectrum.freq_time, np.fft.rfftfreq(4, 6 * 3600.0))
+    assert spectrum.freq_time.units == "Hz"
     seconds = xr.DataArray(np.ones(5), dims="t", coords={"t": ("t", np.arange(5), {"units": "s"})})
     assert bx.fft(seconds).freq_t.units == "Hz"
     steps = np.arange(5).astype("m8[s]") * 7
@@ -91,9 +99,9 @@ def test_times_give_hertz():
 
 
 def test_without_coordinates_frequencies_are_in_cycles_per_sample():
-    found = bx.fft(xr.DataArray(np.ones(12), dims="n").chunk(n=5))
-    assert found.freq_n.units == "cycles/sample"
-    back = bx.ifft(found)
+    spectrum = bx.fft(xr.DataArray(np.ones(12), dims="n").chunk(n=5))
+    assert spectrum.freq_n.units == "cycles/sample"
+    back = bx.ifft(spectrum)
     assert back.dims == ("n",)
     assert not back.coords
 
@@ -103,18 +111,18 @@ def test_without_coordinates_frequencies_are_in_cycles_per_sample():
 def test_shifted_results_ascend_and_the_inverse_knows(n, name):
     x = RNG.standard_normal((n, n))
     a = xr.DataArray(x, dims=("y", "x")).chunk({"y": 3, "x": 4})
-    found = getattr(bx, name)(a, ["y", "x"], shift=True)
+    spectrum = getattr(bx, name)(a, ["y", "x"], shift=True)
     axes = (0, 1) if name == "fft" else (0,)
     wanted = np.fft.fftshift(getattr(np.fft, f"{name}n")(x), axes)
-    np.testing.assert_allclose(found.values, wanted, atol=1e-12)
-    assert np.all(np.diff(found.freq_y) > 0)
-    assert np.all(np.diff(found.freq_x) > 0)
-    back = getattr(bx, f"i{name}")(found)
+    np.testing.assert_allclose(spectrum.values, wanted, atol=1e-12)
+    assert np.all(np.diff(spectrum.freq_y) > 0)
+    assert np.all(np.diff(spectrum.freq_x) > 0)
+    back = getattr(bx, f"i{name}")(spectrum)
     np.testing.assert_allclose(back.values, x, atol=1e-12)
     later = bx.fftshift(getattr(bx, name)(a, ["y", "x"]), ["freq_y", "freq_x"][: len(axes)])
-    xr.testing.assert_allclose(later, found)
-    xr.testing.assert_allclose(bx.ifftshift(later), bx.ifftshift(found))
-    assert later.chunks == found.chunks
+    xr.testing.assert_allclose(later, spectrum)
+    xr.testing.assert_allclose(bx.ifftshift(later), bx.ifftshift(spectrum))
+    assert later.chunks == spectrum.chunks
 
 
 def test_a_plan_names_dimensions():
@@ -207,11 +215,18 @@ def test_chunks_take_names_from_before_and_after_the_transform():
     assert both["T"].chunks[1] == (10, 10, 10)
 
 
-@pytest.mark.parametrize("kept", [slice(3, None), slice(None, None, 2), slice(None, None, -1)])
+@pytest.mark.parametrize(
+    "selection",
+    [
+        slice(3, None),
+        slice(None, None, 2),
+        slice(None, None, -1),
+    ],
+)
 @pytest.mark.parametrize("name", ["fft", "rfft"])
-def test_a_spectrum_that_has_lost_frequencies_is_refused(name, kept):
+def test_a_spectrum_that_has_lost_frequencies_is_refused(name, selection):
     """Those that are left would be taken for others."""
-    spectrum = getattr(bx, name)(field(CHUNKS), "x").isel(freq_x=kept)
+    spectrum = getattr(bx, name)(field(CHUNKS), "x").isel(freq_x=selection)
     with pytest.raises(ArgumentError, match=r"freq_x.*transform of 24 samples.*drop_vars"):
         getattr(bx, f"i{name}")(spectrum)
     bare = getattr(bx, f"i{name}")(spectrum.drop_vars("freq_x"), "freq_x")
@@ -228,9 +243,9 @@ def test_of_real_data_a_whole_spectrum_may_be_taken_for_half_of_it():
 def test_low_frequencies_alone_and_other_lengths_fill_the_same_interval(n):
     a = field(CHUNKS)
     low = bx.rfft(a, "x").isel(freq_x=slice(0, 5))
-    found = bx.irfft(low, n=n)
-    np.testing.assert_allclose(found.values, np.fft.irfft(low.values, n), atol=1e-12)
-    np.testing.assert_allclose(found.x, a.x[0].item() + np.arange(n) * (24 * 2.0) / n)
+    restored = bx.irfft(low, n=n)
+    np.testing.assert_allclose(restored.values, np.fft.irfft(low.values, n), atol=1e-12)
+    np.testing.assert_allclose(restored.x, a.x[0].item() + np.arange(n) * (24 * 2.0) / n)
     np.testing.assert_array_equal(bx.irfft(low).x, a.x)
 
 
@@ -250,10 +265,10 @@ def test_frequencies_in_transposed_order_know_named_digits(name, rounds):
     a = xr.DataArray(da.from_array(x, chunks=16), dims="t", coords={"t": np.arange(n) * 0.5})
     digits = {0: (*rounds[:-1], n // int(np.prod(rounds[:-1])))}
     named = {"order": "transposed", "digits": digits}
-    found = getattr(bx, name)(a, "t", rounds=rounds, **named)
-    waves = np.exp(-2j * np.pi * np.outer(found.freq_t, a.t))
-    np.testing.assert_allclose(found.values, waves @ x, atol=1e-11)
-    back = getattr(bx, f"i{name}")(found, **named)
+    spectrum = getattr(bx, name)(a, "t", rounds=rounds, **named)
+    waves = np.exp(-2j * np.pi * np.outer(spectrum.freq_t, a.t))
+    np.testing.assert_allclose(spectrum.values, waves @ x, atol=1e-11)
+    back = getattr(bx, f"i{name}")(spectrum, **named)
     np.testing.assert_allclose(back.values, x, atol=1e-12)
 
 
@@ -273,15 +288,15 @@ def dataset():
 
 def test_of_a_dataset_each_variable_with_the_dimension_is_transformed():
     whole = dataset()
-    found = whole.bigfft.rfft("x")
-    assert list(found.data_vars) == ["u", "v", "station"]
-    assert found.attrs == whole.attrs
-    assert set(found.coords) == {"time", "freq_x"}
+    spectra = whole.bigfft.rfft("x")
+    assert list(spectra.data_vars) == ["u", "v", "station"]
+    assert spectra.attrs == whole.attrs
+    assert set(spectra.coords) == {"time", "freq_x"}
     for name in "uv":
-        assert isinstance(found[name].data, da.Array)
-        xr.testing.assert_identical(found[name].compute(), bx.rfft(whole[name], "x").compute())
-    xr.testing.assert_identical(found.station, whole.station)
-    back = bx.irfft(bx.ifftshift(bx.fftshift(found)))
+        assert isinstance(spectra[name].data, da.Array)
+        xr.testing.assert_identical(spectra[name].compute(), bx.rfft(whole[name], "x").compute())
+    xr.testing.assert_identical(spectra.station, whole.station)
+    back = bx.irfft(bx.ifftshift(bx.fftshift(spectra)))
     assert set(back.coords) == {"time", "x"}
     xr.testing.assert_allclose(back.compute(), whole.drop_vars("place").compute())
 
@@ -290,13 +305,18 @@ def test_of_a_dataset_that_dimension_is_halved_that_is_halved_of_an_array():
     """Also where those with coordinates come first in the dataset, and variables are turned."""
     values = np.random.default_rng(0).standard_normal((3, 15, 4))
     coords = {"x": np.arange(3.0), "z": np.arange(4.0)}
-    u = xr.DataArray(values, coords, ("x", "y", "z"), "u")
+    u = xr.DataArray(
+        values,
+        coords,
+        ("x", "y", "z"),
+        "u",
+    )
     whole = xr.Dataset({"u": u, "v": u.transpose("z", "y", "x")})
     assert tuple(whole.dims)[-1] != "z"
-    found = bx.rfft(whole)
-    xr.testing.assert_identical(found.u, bx.rfft(u))
-    assert found.v.sizes["freq_z"] == 3
-    xr.testing.assert_allclose(bx.irfft(found), whole)
+    spectra = bx.rfft(whole)
+    xr.testing.assert_identical(spectra.u, bx.rfft(u))
+    assert spectra.v.sizes["freq_z"] == 3
+    xr.testing.assert_allclose(bx.irfft(spectra), whole)
 
 
 def test_a_spectrum_goes_through_zarr(tmp_path):
@@ -320,7 +340,13 @@ def own_filter(spectrum):
     attrs = {"long_name": "filter", "units": "1", "order": 4}
     coords = {dim: spectrum[dim].values for dim in ("freq_y", "freq_x")}
     values = np.ones((30, 13), "f4")
-    return xr.DataArray(values, coords, ["freq_y", "freq_x"], "filter", attrs)
+    return xr.DataArray(
+        values,
+        coords,
+        ["freq_y", "freq_x"],
+        "filter",
+        attrs,
+    )
 
 
 #: Products of a spectrum that change no value, by their form.
@@ -337,7 +363,13 @@ PRODUCTS = {
 
 @pytest.mark.parametrize("keep_attrs", ["default", True, False])
 @pytest.mark.parametrize("product", PRODUCTS)
-@pytest.mark.parametrize("attrs", [{}, {"units": "K", "flags": np.array([1, 2], "i1")}])
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {},
+        {"units": "K", "flags": np.array([1, 2], "i1")},
+    ],
+)
 def test_the_inverse_of_a_product_has_the_attributes_of_the_source(product, attrs, keep_attrs):
     """Versions of xarray drop attributes of products, or merge those of both factors."""
     a = field(CHUNKS, x=("x", np.arange(24) + 3, {"units": "m"}))
@@ -384,9 +416,9 @@ def test_attributes_that_were_changed_on_a_spectrum_stay():
 def test_phases_and_amplitudes_keep_name_and_attributes():
     a = field(CHUNKS)
     with xr.set_options(keep_attrs=False):
-        found = a.bigfft.fft("x", true_phase=True, true_amplitude=True)
-        back = found.bigfft.ifft(true_phase=True, true_amplitude=True)
-    assert (found.name, found.attrs) == (back.name, back.attrs) == (a.name, a.attrs)
+        spectrum = a.bigfft.fft("x", true_phase=True, true_amplitude=True)
+        back = spectrum.bigfft.ifft(true_phase=True, true_amplitude=True)
+    assert (spectrum.name, spectrum.attrs) == (back.name, back.attrs) == (a.name, a.attrs)
 
 
 def test_filters_keep_single_precision():
@@ -400,7 +432,12 @@ def test_filters_keep_single_precision():
 # --- times in any unit ----------------------------------------------------------------------
 
 
-def series(first, step, dtype, n=12):
+def series(
+    first,
+    step,
+    dtype,
+    n=12,
+):
     times = np.datetime64(first).astype(dtype) + np.arange(n) * np.timedelta64(step, "s")
     return xr.DataArray(np.arange(n) % 5.0, dims="t", coords={"t": times.astype(dtype)})
 
@@ -424,9 +461,9 @@ def test_times_that_nanoseconds_do_not_reach_and_calendars(times):
 
 
 def test_more_samples_than_whole_seconds():
-    found = bx.irfft(bx.rfft(series("2026-01-01", 1, "M8[s]")), n=24).t.values
-    assert found.dtype == np.dtype("M8[ms]")
-    assert set(np.diff(found)) == {np.timedelta64(500, "ms")}
+    times = bx.irfft(bx.rfft(series("2026-01-01", 1, "M8[s]")), n=24).t.values
+    assert times.dtype == np.dtype("M8[ms]")
+    assert set(np.diff(times)) == {np.timedelta64(500, "ms")}
     third = bx.irfft(bx.rfft(series("2026-01-01", 1, "M8[s]")), n=36).t.values
     assert third.dtype == np.dtype("M8[ns]")
     assert len(set(third)) == 36
@@ -441,7 +478,13 @@ def on(values, **attrs):
 
 
 MONTHS = xr.date_range("2001-01-31", periods=24, freq="ME")
-NOLEAP = xr.date_range("0001", periods=12, calendar="noleap", freq="MS", use_cftime=True)
+NOLEAP = xr.date_range(
+    "0001",
+    periods=12,
+    calendar="noleap",
+    freq="MS",
+    use_cftime=True,
+)
 HOURS = xr.date_range("2026-01-01", periods=20, freq="6h")
 KILOMETRES = np.arange(20) * 0.5
 

@@ -16,11 +16,18 @@ RNG = np.random.default_rng(32)
 
 def field(chunks=None):
     """Values with a mean and slopes on an even grid of 0.5 km by -2 km, chunked along both."""
-    y, x = 5 + 0.5 * np.arange(20), 8 - 2.0 * np.arange(27)
+    y = 5 + 0.5 * np.arange(20)
+    x = 8 - 2.0 * np.arange(27)
     coords = {"y": ("y", y, {"units": "km"}), "x": ("x", x, {"units": "km"})}
     values = RNG.standard_normal((3, 20, 27)) + 300 + y[:, None] - 0.2 * x
-    found = xr.DataArray(values, coords, ("time", "y", "x"), "T", attrs={"units": "K"})
-    return found if chunks is None else found.chunk(chunks)
+    array = xr.DataArray(
+        values,
+        coords,
+        ("time", "y", "x"),
+        "T",
+        attrs={"units": "K"},
+    )
+    return array if chunks is None else array.chunk(chunks)
 
 
 CHUNKS = {"y": 6, "x": 10}
@@ -31,25 +38,35 @@ CHUNKS = {"y": 6, "x": 10}
 @pytest.mark.parametrize("window", [None, "hann", "tukey"])
 @pytest.mark.parametrize("lazy", [True, False])
 @pytest.mark.filterwarnings("ignore:dropping variables using `drop`:FutureWarning")  # by xrft
-def test_power_spectra_are_those_of_xrft(scaling, detrend, window, lazy):
+def test_power_spectra_are_those_of_xrft(
+    scaling,
+    detrend,
+    window,
+    lazy,
+):
     a = field(CHUNKS if lazy else None)
     keywords = {"scaling": scaling, "detrend": detrend, "window": window}
     keywords["window_correction"] = window is not None
-    found = a.bigfft.power_spectrum(["y", "x"], **keywords)
-    assert isinstance(found.data, da.Array if lazy else np.ndarray)
-    assert (found.dims, found.name) == (("time", "freq_y", "freq_x"), "T")
-    assert found.units == ("(K)^2/(1/km)/(1/km)" if scaling == "density" else "(K)^2")
-    np.testing.assert_allclose(found.freq_y, np.fft.fftfreq(20, 0.5))
-    np.testing.assert_allclose(found.freq_x, np.fft.rfftfreq(27, -2.0))
-    np.testing.assert_allclose([found.freq_y.spacing, found.freq_x.spacing], [1 / 10, 1 / 54])
+    power = a.bigfft.power_spectrum(["y", "x"], **keywords)
+    assert isinstance(power.data, da.Array if lazy else np.ndarray)
+    assert (power.dims, power.name) == (("time", "freq_y", "freq_x"), "T")
+    assert power.units == ("(K)^2/(1/km)/(1/km)" if scaling == "density" else "(K)^2")
+    np.testing.assert_allclose(power.freq_y, np.fft.fftfreq(20, 0.5))
+    np.testing.assert_allclose(power.freq_x, np.fft.rfftfreq(27, -2.0))
+    np.testing.assert_allclose([power.freq_y.spacing, power.freq_x.spacing], [1 / 10, 1 / 54])
     whole = a.astype(complex).bigfft.power_spectrum(["y", "x"], **keywords)
     whole[..., 1:14] *= 2  # the other half
     atol = 1e-11 * float(abs(whole).max())
-    np.testing.assert_allclose(found.values, whole[..., :14], atol=atol)
+    np.testing.assert_allclose(power.values, whole[..., :14], atol=atol)
     full = a.astype(complex).bigfft.power_spectrum(["y", "x"], shift=True, **keywords)
     wanted = xrft.power_spectrum(field().copy(data=a.values), dim=["y", "x"], **keywords)
     np.testing.assert_allclose(full.values, wanted.values, atol=atol)  # not sorted by frequency
-    halved = a.bigfft.power_spectrum(["y", "x"], real_dim="y", onesided=False, **keywords)
+    halved = a.bigfft.power_spectrum(
+        ["y", "x"],
+        real_dim="y",
+        onesided=False,
+        **keywords,
+    )
     assert dict(halved.sizes) == {"time": 3, "freq_y": 11, "freq_x": 27}
 
 
@@ -67,7 +84,12 @@ def test_averages_over_directions_and_segments_have_coordinates():
     found = a.bigfft.isotropic_power_spectrum(["y", "x"], detrend="constant")
     assert (found.dims, found.freq_r.units) == (("time", "freq_r"), "1/km")
     time = np.datetime64("2026-01-01", "ns") + np.arange(400) * np.timedelta64(250, "ms")
-    series = xr.DataArray(RNG.standard_normal(400), {"t": time}, ["t"], attrs={"units": "m"})
+    series = xr.DataArray(
+        RNG.standard_normal(400),
+        {"t": time},
+        ["t"],
+        attrs={"units": "m"},
+    )
     mean = series.chunk(t=90).bigfft.welch(nperseg=64)
     frequencies, power = scipy.signal.welch(series.values, fs=4.0, nperseg=64)
     np.testing.assert_allclose(mean.freq_t, frequencies)
@@ -81,34 +103,34 @@ def test_averages_over_directions_and_segments_have_coordinates():
 @pytest.mark.parametrize("name", ["dct", "dst"])
 def test_cosine_and_sine_transforms_have_the_frequencies_of_their_waves(name, kind):
     a = field(CHUNKS).isel(time=0)
-    found = getattr(a.bigfft, name)(["y", "x"], type=kind, norm="ortho")
+    coefficients = getattr(a.bigfft, name)(["y", "x"], type=kind, norm="ortho")
     wanted = getattr(scipy.fft, f"{name}n")(a.values, kind, norm="ortho")
-    np.testing.assert_allclose(found.values, wanted, atol=1e-10)
-    one = getattr(bx, name)(a.isel(x=0), type=kind)
+    np.testing.assert_allclose(coefficients.values, wanted, atol=1e-10)
+    column = getattr(bx, name)(a.isel(x=0), type=kind)
     k = 3  # the wave of frequency k at samples n + 1/2 (types 2 and 4), n, or n + 1
     n = np.arange(20) + (0.5 if kind in (2, 4) else 1 if name == "dst" and kind == 1 else 0)
-    wave = (np.cos if name == "dct" else np.sin)(2 * np.pi * one.freq_y.values[k] * 0.5 * n)
+    wave = (np.cos if name == "dct" else np.sin)(2 * np.pi * column.freq_y.values[k] * 0.5 * n)
     if (name, kind) in {("dct", 2), ("dct", 4), ("dst", 1), ("dst", 2), ("dst", 4)}:
-        np.testing.assert_allclose(one[k], 2 * wave @ a.isel(x=0).values, rtol=1e-9)
-    back = getattr(found.bigfft, f"i{name}")(type=kind, norm="ortho")
+        np.testing.assert_allclose(column[k], 2 * wave @ a.isel(x=0).values, rtol=1e-9)
+    back = getattr(coefficients.bigfft, f"i{name}")(type=kind, norm="ortho")
     xr.testing.assert_allclose(back.drop_attrs(), a.drop_attrs())
     with pytest.raises(ArgumentError, match="freq_y"):
-        found.bigfft.ifft()
+        coefficients.bigfft.ifft()
 
 
 def test_half_of_a_hermitian_sequence_and_phases_from_position_0():
     lags = xr.DataArray([4.0, 2.0, 1.0], {"lag": ("lag", [0.0, 0.5, 1.0], {"units": "s"})}, ["lag"])
-    found = lags.chunk(lag=2).bigfft.hfft(n=5)
-    np.testing.assert_allclose(found, scipy.fft.hfft(lags.values, 5))
-    np.testing.assert_allclose(found.freq_lag, np.fft.fftfreq(5, 0.5))
-    xr.testing.assert_allclose(found.bigfft.ihfft().real, lags)
+    spectrum = lags.chunk(lag=2).bigfft.hfft(n=5)
+    np.testing.assert_allclose(spectrum, scipy.fft.hfft(lags.values, 5))
+    np.testing.assert_allclose(spectrum.freq_lag, np.fft.fftfreq(5, 0.5))
+    xr.testing.assert_allclose(spectrum.bigfft.ihfft().real, lags)
     a = field(CHUNKS).isel(time=0)
     true = {"true_phase": True, "true_amplitude": True}
     for name in ("fft", "rfft"):
-        found = getattr(a.bigfft, name)(["y", "x"], **true)
-        waves = np.exp(-2j * np.pi * (found.freq_y * a.y + found.freq_x * a.x))
-        xr.testing.assert_allclose((a * waves).sum(["y", "x"]) * 0.5 * 2, found, atol=1e-9)
-        back = getattr(found.bigfft, f"i{name}")(**true)
+        spectrum = getattr(a.bigfft, name)(["y", "x"], **true)
+        waves = np.exp(-2j * np.pi * (spectrum.freq_y * a.y + spectrum.freq_x * a.x))
+        xr.testing.assert_allclose((a * waves).sum(["y", "x"]) * 0.5 * 2, spectrum, atol=1e-9)
+        back = getattr(spectrum.bigfft, f"i{name}")(**true)
         xr.testing.assert_allclose(back.real.drop_attrs(), a.drop_attrs())
     padded = a.bigfft.rfft("x", n=40)
     np.testing.assert_allclose(padded.values, np.fft.rfft(a.values, 40), atol=1e-9)
@@ -119,10 +141,10 @@ def test_half_of_a_hermitian_sequence_and_phases_from_position_0():
 
 
 def on_units(y, x):
-    found = field().isel(time=0)
-    found.y.attrs = y
-    found.x.attrs = x
-    return found
+    array = field().isel(time=0)
+    array.y.attrs = y
+    array.x.attrs = x
+    return array
 
 
 #: Attributes of two coordinates with spellings of one unit, and the unit of their frequencies.
@@ -140,10 +162,10 @@ SPELLINGS = [
 @pytest.mark.parametrize(("y", "x", "unit"), SPELLINGS)
 def test_spellings_of_one_unit_are_one_unit(y, x, unit):
     a = on_units({"units": y}, {"units": x})
-    found = a.bigfft.isotropic_power_spectrum(["y", "x"])
-    assert found.freq_r.units == unit
+    power = a.bigfft.isotropic_power_spectrum(["y", "x"])
+    assert power.freq_r.units == unit
     same = on_units({"units": "m"}, {"units": "m"}).bigfft.isotropic_power_spectrum()
-    np.testing.assert_array_equal(found.freq_r, same.freq_r)
+    np.testing.assert_array_equal(power.freq_r, same.freq_r)
 
 
 @pytest.mark.parametrize("x", [{"units": "m"}, {}, {"units": "mm"}])

@@ -15,7 +15,11 @@ import dask_bigfft.xarray as bx
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::RuntimeWarning")
 
 #: Names that have changed since xrft's tests were written.
-NEW = {"np.complex)": "complex)", "np.float(": "float(", "trapz": "trapezoid"}
+NEW = {
+    "np.complex)": "complex)",
+    "np.float(": "float(",
+    "trapz": "trapezoid",
+}
 NEW |= {"closed=": "inclusive="}
 
 #: Tests that are not run. The guide's page about xarray has the differences.
@@ -46,27 +50,47 @@ def ours(work, arrays, dim, *, real_dim=None, chunks_to_segments=False, spacing_
     if chunks_to_segments:
         arrays = [xrft.xrft._stack_chunks(a, dims) for a in arrays]
     halves = {d: max(1, n // 2) for d, n in arrays[0].sizes.items() if d in dims}
-    found = work(*(a if a.chunks else a.chunk(halves) for a in arrays), dims, **keywords)
-    return found if arrays[0].chunks else found.compute()
+    transformed = work(*(a if a.chunks else a.chunk(halves) for a in arrays), dims, **keywords)
+    return transformed if arrays[0].chunks else transformed.compute()
 
 
 def fft(a, dim=None, shift=True, true_phase=True, true_amplitude=True, prefix="freq_", **keywords):
     whole = keywords.get("real_dim") is None
     true = {"true_phase": true_phase, "true_amplitude": true_amplitude}
-    return ours(bx.fft if whole else bx.rfft, [a], dim, shift=shift and whole, **true, **keywords)
+    return ours(
+        bx.fft if whole else bx.rfft,
+        [a],
+        dim,
+        shift=shift and whole,
+        **true,
+        **keywords,
+    )
 
 
-def ifft(a, dim=None, shift=True, true_phase=True, true_amplitude=True, lag=None):
-    return ours(bx.ifft, [a], dim, true_phase=true_phase, true_amplitude=true_amplitude)
+def ifft(
+    a,
+    dim=None,
+    shift=True,
+    true_phase=True,
+    true_amplitude=True,
+    lag=None,
+):
+    return ours(
+        bx.ifft,
+        [a],
+        dim,
+        true_phase=true_phase,
+        true_amplitude=true_amplitude,
+    )
 
 
 def squared(work, arrays, dim=None, density=True, true_phase=True, **keywords):
     if keywords.get("real_dim") is None:  # two-sided
         arrays, keywords = [a.astype(complex) for a in arrays], {"shift": True} | keywords
-    found = ours(work, arrays, dim, **keywords)
-    for d in found.dims if not density else ():
-        found = found / found[d].attrs.get("spacing", 1)
-    return found
+    power = ours(work, arrays, dim, **keywords)
+    for d in power.dims if not density else ():
+        power = power / power[d].attrs.get("spacing", 1)
+    return power
 
 
 def power_spectrum(a, **keywords):
@@ -78,8 +102,8 @@ def cross_spectrum(a, b, **keywords):
 
 
 def cross_phase(a, b, **keywords):
-    found = xr.apply_ufunc(np.angle, cross_spectrum(a, b, **keywords), dask="allowed")
-    return found.rename(f"{a.name}_{b.name}_phase")
+    angles = xr.apply_ufunc(np.angle, cross_spectrum(a, b, **keywords), dask="allowed")
+    return angles.rename(f"{a.name}_{b.name}_phase")
 
 
 def isotropic_power_spectrum(a, dim=None, density=True, **keywords):
@@ -87,8 +111,14 @@ def isotropic_power_spectrum(a, dim=None, density=True, **keywords):
     y, x = (np.fft.fftfreq(a.sizes[d]) for d in dim or a.dims)
     radii = np.hypot(y[:, None], x)
     edges = pd.cut(radii.ravel(), min(radii.shape) // 4, retbins=True)[1] * (1 + 1e-12)
-    found = ours(bx.isotropic_power_spectrum, [a], dim, bins=edges, **keywords)
-    return found * found.freq_r
+    power = ours(
+        bx.isotropic_power_spectrum,
+        [a],
+        dim,
+        bins=edges,
+        **keywords,
+    )
+    return power * power.freq_r
 
 
 PLAIN = {"true_phase": False, "true_amplitude": False}

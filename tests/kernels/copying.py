@@ -30,7 +30,17 @@ class Copies:
     def __init__(self, target):
         self.table = CopyTable(target)
 
-    def add(self, source, counts, read, write, conjugate=False, along=-1, first=0, step=0):
+    def add(
+        self,
+        source,
+        counts,
+        read,
+        write,
+        conjugate=False,
+        along=-1,
+        first=0,
+        step=0,
+    ):
         """Add a copy of some counts; a side is its first byte and its strides in bytes.
 
         It may run along the dimension of the parts, from place `first` on, whose step in the target

@@ -17,7 +17,12 @@ def by_hand(data: bytes) -> int:
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 7, 64, 1000, 4097])
 @pytest.mark.parametrize("first", [0, 1, 4])
 def test_it_is_the_weighted_sum(size, first):
-    data = np.random.default_rng(size).integers(0, 256, size + first, np.uint8)[first:]
+    data = np.random.default_rng(size).integers(
+        0,
+        256,
+        size + first,
+        np.uint8,
+    )[first:]
     assert checksum(data) == by_hand(data.tobytes())
 
 

@@ -79,7 +79,12 @@ def copies(draw):
     return counts, source, target
 
 
-def strided(array, start, counts, strides):
+def strided(
+    array,
+    start,
+    counts,
+    strides,
+):
     """The elements, by their flat places."""
     places = np.full((), start)
     for n, s in zip(counts, strides, strict=True):
@@ -109,7 +114,13 @@ def test_any_strided_copy(copy, pair, conjugate):
     copies_of_target = Copies(target)
     read = s0 * source.itemsize, [s * source.itemsize for s in s_strides]
     write = t0 * target.itemsize, [t * target.itemsize for t in t_strides]
-    copies_of_target.add(source, counts, read, write, conjugate)
+    copies_of_target.add(
+        source,
+        counts,
+        read,
+        write,
+        conjugate,
+    )
     copies_of_target.run()
     np.testing.assert_array_equal(target, expected)
 
@@ -122,10 +133,21 @@ def test_many_copies_in_one_call():
         source = index_valued((40,), "f8" if i % 2 else "c16") * (i + 1)
         size = source.itemsize
         if i < 3:
-            copies_of_target.add(source, (40,), (0, (size,)), (i * 640, (16,)), conjugate=True)
+            copies_of_target.add(
+                source,
+                (40,),
+                (0, (size,)),
+                (i * 640, (16,)),
+                conjugate=True,
+            )
         else:  # the same as two dimensions, backwards
             read = 39 * size, (-8 * size, -size)
-            copies_of_target.add(source, (5, 8), read, (i * 640, (128, 16)))
+            copies_of_target.add(
+                source,
+                (5, 8),
+                read,
+                (i * 640, (128, 16)),
+            )
         del source
     copies_of_target.run()
     for i in range(6):
@@ -137,7 +159,12 @@ def test_a_table_may_be_run_again():
     target = np.zeros(3)
     copies_of_target = Copies(target)
     copies_of_target.run()
-    copies_of_target.add(np.arange(3.0), (3,), (0, (8,)), (0, (8,)))
+    copies_of_target.add(
+        np.arange(3.0),
+        (3,),
+        (0, (8,)),
+        (0, (8,)),
+    )
     copies_of_target.run()
     target[:] = 9
     copies_of_target.run()
@@ -153,7 +180,15 @@ def test_a_table_may_be_run_again():
     axes=st.permutations([0, 1, 2]),
     conjugate=st.booleans(),
 )
-def test_parts_of_a_copy(counts, first, low, width, dim, axes, conjugate):
+def test_parts_of_a_copy(
+    counts,
+    first,
+    low,
+    width,
+    dim,
+    axes,
+    conjugate,
+):
     """What of a copy lies in a tile, into memory that holds no more than the tile."""
     source = index_valued([counts[a] for a in np.argsort(axes)]).transpose(axes)
     shape = list(counts)
@@ -162,7 +197,16 @@ def test_parts_of_a_copy(counts, first, low, width, dim, axes, conjugate):
     copies_of_target = Copies(target)
     read = (0, source.strides)
     write = (0, target.strides)
-    copies_of_target.add(source, counts, read, write, conjugate, dim, first, target.strides[dim])
+    copies_of_target.add(
+        source,
+        counts,
+        read,
+        write,
+        conjugate,
+        dim,
+        first,
+        target.strides[dim],
+    )
     copies_of_target.run(low, low + width, low)
     whole = np.zeros([*counts[:dim], first + counts[dim] + 40, *counts[dim + 1 :]], complex)
     before = (slice(None),) * dim

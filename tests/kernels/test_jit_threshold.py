@@ -32,9 +32,18 @@ FIRST_COMPUTE = """
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape", "chunks"), [("rfft2", (100, 120), (25, 30)), ("fft", (4096,), 256)]
+    ("kind", "shape", "chunks"),
+    [
+        ("rfft2", (100, 120), (25, 30)),
+        ("fft", (4096,), 256),
+    ],
 )
-def test_a_first_compute_does_not_wait_for_the_compiler(kind, shape, chunks, tmp_path):
+def test_a_first_compute_does_not_wait_for_the_compiler(
+    kind,
+    shape,
+    chunks,
+    tmp_path,
+):
     code = textwrap.dedent(FIRST_COMPUTE.format(kind=kind, shape=shape, chunks=chunks))
     assert python("-c", code, env={"NUMBA_CACHE_DIR": tmp_path}).stdout == ""
 

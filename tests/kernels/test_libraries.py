@@ -47,32 +47,69 @@ def scaled(x, total, scale):
     return x / {"none": 1, "ortho": np.sqrt(total), "full": total}[scale]
 
 
-def exact_c2c(x, dims, sign, scale):
+def exact_c2c(
+    x,
+    dims,
+    sign,
+    scale,
+):
     """Return the transform, summed from its definition."""
     for d in dims:
         x = exact_dft(x, d, sign)
     return scaled(x, math.prod(x.shape[d] for d in dims), scale)
 
 
-def exact_r2c(x, dim, sign, scale):
+def exact_r2c(
+    x,
+    dim,
+    sign,
+    scale,
+):
     full = exact_c2c(x, (dim,), sign, scale)
     return np.take(full, range(x.shape[dim] // 2 + 1), axis=dim)
 
 
-def exact_c2r(x, dim, n, sign, scale):
+def exact_c2r(
+    x,
+    dim,
+    n,
+    sign,
+    scale,
+):
     return scaled(exact_irdft(x, n, dim, sign), n, scale)
 
 
-def r2c(library, x, dim, sign, scale="none", out=None, others=()):
+def r2c(
+    library,
+    x,
+    dim,
+    sign,
+    scale="none",
+    out=None,
+    others=(),
+):
     dims = tuple(d % x.ndim for d in (*others, dim))
     return library.run(Call("r2c", dims, sign, scale), x, out)
 
 
-def c2r(library, x, dim, n, sign, scale="none", out=None):
+def c2r(
+    library,
+    x,
+    dim,
+    n,
+    sign,
+    scale="none",
+    out=None,
+):
     return library.run(Call("c2r", (dim % x.ndim,), sign, scale, n), x, out)
 
 
-def assert_close(actual, expected, dtype, name=""):
+def assert_close(
+    actual,
+    expected,
+    dtype,
+    name="",
+):
     """Require a relative L2 error of some rounding errors, of long double too."""
     assert actual.dtype == np.dtype(dtype)
     assert relative_l2(actual, expected) <= 8 * np.finfo(dtype).eps, name
@@ -99,7 +136,12 @@ def layouts(x):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("shape", "dims"), CASES)
-def test_c2c(library, shape, dims, dtype):
+def test_c2c(
+    library,
+    shape,
+    dims,
+    dtype,
+):
     if np.dtype(dtype) not in library.dtypes:
         pytest.skip(f"{library.name} has no {np.dtype(dtype)}")
     x = random_array(shape, dtype, 0)
@@ -113,7 +155,12 @@ def test_c2c(library, shape, dims, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])
 @pytest.mark.parametrize(("shape", "dims"), CASES)
-def test_r2c_and_c2r(library, shape, dims, dtype):
+def test_r2c_and_c2r(
+    library,
+    shape,
+    dims,
+    dtype,
+):
     wide = np.result_type(dtype, np.complex64)
     if wide not in library.dtypes:
         pytest.skip(f"{library.name} has no {wide}")
@@ -146,8 +193,20 @@ def test_read_only_complex_input_is_copied(library):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("shape", "dims"), [((7, 12), (1,)), ((7, 12), (0, 1)), ((1, 5, 4), (1,))])
-def test_c2c_of_real_values(library, dtype, shape, dims):
+@pytest.mark.parametrize(
+    ("shape", "dims"),
+    [
+        ((7, 12), (1,)),
+        ((7, 12), (0, 1)),
+        ((1, 5, 4), (1,)),
+    ],
+)
+def test_c2c_of_real_values(
+    library,
+    dtype,
+    shape,
+    dims,
+):
     x = random_array(shape, dtype, 0)
     original = x.copy()
     for sign, scale in itertools.product(SIGNS, SCALES):
@@ -184,7 +243,15 @@ def test_r2c_goes_on_over_other_axes(library, dims, dtype):
         expected = np.take(expected, range(x.shape[dim] // 2 + 1), axis=dim)
         room = np.full((*expected.shape, 2), np.nan, wide)
         for out in (None, room[..., 1]):
-            spectrum = r2c(library, x, dim, sign, scale, out, tuple(others))
+            spectrum = r2c(
+                library,
+                x,
+                dim,
+                sign,
+                scale,
+                out,
+                tuple(others),
+            )
             assert_close(spectrum, expected, wide)
             assert spectrum is out or out is None or not library.supports_out
         np.testing.assert_array_equal(x, original)
@@ -333,7 +400,12 @@ def test_other_dtypes_are_refused(library):
 @pytest.mark.parametrize(("dtype", "n"), [("c16", 2**18), ("c8", 2**19)])
 @pytest.mark.parametrize("scale", ["none", "ortho", "full"])
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_long_rows_one_by_one_are_what_they_are_together(dtype, n, scale, sign):
+def test_long_rows_one_by_one_are_what_they_are_together(
+    dtype,
+    n,
+    scale,
+    sign,
+):
     """SciPy's; along columns they are done together."""
     x = random_array((3, n), dtype, 1)
     library = get_library("scipy")

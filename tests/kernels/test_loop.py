@@ -22,7 +22,12 @@ LIBRARIES = [SCIPY, *(get_library(name) for name in available() if name == "ducc
 TOLERANCE = {np.dtype("c16"): 1e-14, np.dtype("c8"): 5e-6}
 
 
-def brute_index(axis, block, stage, skip=None):
+def brute_index(
+    axis,
+    block,
+    stage,
+    skip=None,
+):
     """Index of one stage at each place of a block, one place at a time."""
     chunks = np.unravel_index(block, axis.grid)
     indices = []
@@ -48,7 +53,11 @@ def split_axes(draw, axis=0, kind="c2c"):
     if number is None:
         number = draw(st.integers(0, len(factors) - 1))
     program = axis_program(
-        axis, int(np.prod(factors)), factors, kind=kind, sign=draw(st.sampled_from([-1, 1]))
+        axis,
+        int(np.prod(factors)),
+        factors,
+        kind=kind,
+        sign=draw(st.sampled_from([-1, 1])),
     )
     digits = [s.source for s in program.steps]
     for step in program.steps[:number]:
@@ -62,14 +71,24 @@ def split_axes(draw, axis=0, kind="c2c"):
     return divided, AxisLayout((*groups, whole(step.source)))
 
 
-def expected_round(values, round_, block, steps):
+def expected_round(
+    values,
+    round_,
+    block,
+    steps,
+):
     """The round by its definition: FFT of the digit, then exp(sign*2j*pi*k*r/M)."""
     spectrum = values.astype(np.clongdouble)
     for step in steps:
         dim = round_.dim(step)
         axis = round_.target.axes[step.axis]
         if step.kind == "c2r":
-            spectrum = exact_irdft(spectrum, step.length, dim, step.sign)
+            spectrum = exact_irdft(
+                spectrum,
+                step.length,
+                dim,
+                step.sign,
+            )
         else:
             spectrum = exact_dft(spectrum, dim, step.sign)
             spectrum = np.take(spectrum, np.arange(step.target.size), dim)
@@ -77,7 +96,12 @@ def expected_round(values, round_, block, steps):
         if step.twiddle is None:
             continue
         last = len(axis.groups) - 1
-        rest = brute_index(axis, block[step.axis], step.target.stage - 1, last)
+        rest = brute_index(
+            axis,
+            block[step.axis],
+            step.target.stage - 1,
+            last,
+        )
         phase = np.multiply.outer(rest, np.arange(step.target.size)) % step.twiddle
         factor = np.exp(step.sign * 2j * np.pi * phase / np.longdouble(step.twiddle))
         first = dim - last
@@ -87,7 +111,12 @@ def expected_round(values, round_, block, steps):
     return spectrum
 
 
-def check(round_, kinds, dtype, seed=0):
+def check(
+    round_,
+    kinds,
+    dtype,
+    seed=0,
+):
     real = np.dtype(dtype).type(0).real.dtype
     before = real if "r2c" in kinds else np.dtype(dtype)
     after = real if "c2r" in kinds else np.dtype(dtype)
@@ -115,7 +144,12 @@ def check(round_, kinds, dtype, seed=0):
 
 
 @given(data=st.data(), dtype=st.sampled_from(["c16", "c8"]), tile=st.sampled_from([64, 500, 2**19]))
-def test_a_round_over_one_axis(monkeypatch, data, dtype, tile):
+def test_a_round_over_one_axis(
+    monkeypatch,
+    data,
+    dtype,
+    tile,
+):
     small_tiles(monkeypatch, tile)
     kind = data.draw(st.sampled_from(["c2c", "c2c", "r2c", "c2r"]))
     step, axis = data.draw(split_axes(0, kind))
@@ -163,7 +197,13 @@ def test_a_chirp_before_and_after_a_whole_axis():
         sign=-1,
         divisor=Divisor(n),
     )
-    halved = Step(1, Digit(0, 1, 3, 4), Digit(1, 1, 4, 4), kind="c2r", sign=1)
+    halved = Step(
+        1,
+        Digit(0, 1, 3, 4),
+        Digit(1, 1, 4, 4),
+        kind="c2r",
+        sign=1,
+    )
     layout = Layout((AxisLayout((whole(first),)), AxisLayout((whole(halved.source),))))
     for steps, dtype in [((step,), "c16"), ((step, halved), "f8")]:
         values = random_array((m, 3), "c16", 4)
@@ -174,5 +214,11 @@ def test_a_chirp_before_and_after_a_whole_axis():
             expected = np.fft.irfft(expected, 4, axis=1, norm="forward")
         round_ = Round(steps, layout, transformed(layout, steps))
         view = BlockView.of(values.copy(), owned=True)
-        chirped = run_round(round_, (0, 0), view, SCIPY, np.dtype(dtype))
+        chirped = run_round(
+            round_,
+            (0, 0),
+            view,
+            SCIPY,
+            np.dtype(dtype),
+        )
         assert relative_l2(chirped, expected) < 1e-14

@@ -51,6 +51,11 @@ def test_mulmod_against_python(data):
 def test_chirps(length, sign):
     n = sample(2 * length)
     expected = exact([int(k) ** 2 % (2 * length) * sign for k in n], length)
-    np.testing.assert_allclose(chirp(n, length, sign), expected, rtol=0, atol=EPS["c16"])
+    np.testing.assert_allclose(
+        chirp(n, length, sign),
+        expected,
+        rtol=0,
+        atol=EPS["c16"],
+    )
     np.testing.assert_array_equal(chirp(-n, length, sign), chirp(n, length, sign))
     assert chirp(n, length, sign, np.complex64).dtype == np.complex64

@@ -7,7 +7,11 @@ from dask_bigfft.kernels import twiddle as module
 from dask_bigfft.kernels.twiddle import chirp_filter, multiply_chirp, phase_table, twiddle
 
 LONG = 2**33 + 1
-EPS = {"c8": 2.0**-23, "c16": 2.0**-52, "G": float(np.finfo(np.longdouble).eps)}
+EPS = {
+    "c8": 2.0**-23,
+    "c16": 2.0**-52,
+    "G": float(np.finfo(np.longdouble).eps),
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,9 +42,22 @@ def sampled_rows(modulus, digits):
 @pytest.mark.parametrize("dtype", ["c8", "c16", "G"])
 @pytest.mark.parametrize(
     ("modulus", "digits", "width"),
-    [(12, 3, 1), (4096, 64, 2), (LONG, 201, 1), (LONG, 130, 3), (2**40, 65, 1), (3**21, 64, 2)],
+    [
+        (12, 3, 1),
+        (4096, 64, 2),
+        (LONG, 201, 1),
+        (LONG, 130, 3),
+        (2**40, 65, 1),
+        (3**21, 64, 2),
+    ],
 )
-def test_twiddles(modulus, digits, width, dtype, sign):
+def test_twiddles(
+    modulus,
+    digits,
+    width,
+    dtype,
+    sign,
+):
     rest = sampled_rows(modulus, digits).astype(np.int64)
     x = np.full((len(rest), digits, width), 2 - 1j, dtype)
     twiddle(x, rest, modulus, sign)
@@ -52,9 +69,23 @@ def test_twiddles(modulus, digits, width, dtype, sign):
 
 
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
-@pytest.mark.parametrize("shape", [(9, 3, 1), (9, 64, 2), (2, 5000, 5), (20_000, 65, 1), (0, 4, 4)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (9, 3, 1),
+        (9, 64, 2),
+        (2, 5000, 5),
+        (20_000, 65, 1),
+        (0, 4, 4),
+    ],
+)
 @pytest.mark.parametrize("scale", [1.0, 1 / 3])
-def test_numpy_gives_the_bits_of_the_loop(shape, dtype, scale, monkeypatch):
+def test_numpy_gives_the_bits_of_the_loop(
+    shape,
+    dtype,
+    scale,
+    monkeypatch,
+):
     rng = np.random.default_rng(1)
     copies = [rng.normal(size=(*shape, 2)).view("c16")[..., 0].astype(dtype)] * 2
     rest = rng.integers(0, 1000, shape[0]) * (np.arange(shape[0]) % 7 > 0)
@@ -63,7 +94,13 @@ def test_numpy_gives_the_bits_of_the_loop(shape, dtype, scale, monkeypatch):
         copies[i] = copies[i].copy()
         copies[i][:, -1, -1] = np.inf  # stays where nothing is multiplied
         with np.errstate(invalid="ignore"):
-            twiddle(copies[i], rest, 1000 * shape[1], -1, scale)
+            twiddle(
+                copies[i],
+                rest,
+                1000 * shape[1],
+                -1,
+                scale,
+            )
     np.testing.assert_array_equal(*(x.view(f"u{x.itemsize // 2}") for x in copies))
 
 
@@ -71,13 +108,31 @@ def test_numpy_gives_the_bits_of_the_loop(shape, dtype, scale, monkeypatch):
 @pytest.mark.parametrize("dtype", ["c8", "c16", "G"])
 @pytest.mark.parametrize(
     ("length", "stride", "first"),
-    [(7, 1, 0), (LONG, 1, LONG - 90), (LONG, 2**20 + 7, 2**33 - 50 * 2**20), (LONG, 3, 2**32)],
+    [
+        (7, 1, 0),
+        (LONG, 1, LONG - 90),
+        (LONG, 2**20 + 7, 2**33 - 50 * 2**20),
+        (LONG, 3, 2**32),
+    ],
 )
-def test_chirps(length, stride, first, dtype, sign):
+def test_chirps(
+    length,
+    stride,
+    first,
+    dtype,
+    sign,
+):
     """n**2 mod 2N has 68 bits here; places from N on are zero."""
     rest = np.array([first, first + 1, max(first - 5, 0)])
     x = np.ones((3, 100, 2), dtype)
-    multiply_chirp(x, rest, stride, length, sign, 0.5)
+    multiply_chirp(
+        x,
+        rest,
+        stride,
+        length,
+        sign,
+        0.5,
+    )
     n = np.add.outer(rest, stride * np.arange(100))
     squares = [int(k) ** 2 % (2 * length) * sign for k in n.ravel()]
     expected = np.where(n < length, 0.5 * exact(squares, length).reshape(n.shape), 0)
@@ -90,7 +145,13 @@ def test_filter_is_a_chirp_wrapped_around(dtype):
     padded = 2 * LONG + 5
     length = LONG
     n = np.array([0, 1, 2, LONG - 1, LONG, LONG + 5, LONG + 6, padded - 2, padded - 1])
-    filter_ = chirp_filter(n.reshape(3, 3), padded, length, 1, dtype)
+    filter_ = chirp_filter(
+        n.reshape(3, 3),
+        padded,
+        length,
+        1,
+        dtype,
+    )
     assert filter_.shape == (3, 3)
     assert filter_.dtype == dtype
     distance = np.minimum(n, padded - n)

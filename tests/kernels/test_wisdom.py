@@ -73,7 +73,13 @@ def test_measured_once_and_kept(folder, monkeypatch):
         (lambda text: text.replace('"scipy": "', '"scipy": "0.'), False),
     ],
 )
-def test_what_cannot_be_trusted_is_measured_again(folder, monkeypatch, caplog, damage, reported):
+def test_what_cannot_be_trusted_is_measured_again(
+    folder,
+    monkeypatch,
+    caplog,
+    damage,
+    reported,
+):
     calls = forget(monkeypatch)
     chosen = fastest_library("c16")
     path = folder / "kernels.json"

@@ -134,7 +134,10 @@ def test_explain_has_reason_forecast_and_runners_up():
         assert f"    {name} " in text
 
 
-HUGE = [((2**28,), 2**16, "fft"), ((16384, 16384, 16384), (256, 256, -1), "fftn")]
+HUGE = [
+    ((2**28,), 2**16, "fft"),
+    ((16384, 16384, 16384), (256, 256, -1), "fftn"),
+]
 
 
 @pytest.mark.parametrize(("shape", "chunks", "kind"), HUGE)

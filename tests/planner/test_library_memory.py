@@ -38,7 +38,12 @@ print(json.dumps(found))
 """
 
 #: Length, rows and columns: contiguous lines, one, columns, a prime.
-CASES = [(2**18, 8, 1), (2**18, 1, 1), (2**17, 1, 8), (131071, 8, 1)]
+CASES = [
+    (2**18, 8, 1),
+    (2**18, 1, 1),
+    (2**17, 1, 8),
+    (131071, 8, 1),
+]
 
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="no peaks to be had")

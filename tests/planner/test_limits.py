@@ -68,7 +68,11 @@ CHANGES = {
 
 @pytest.mark.parametrize(("shape", "chunks", "limit", "settings", "changes"), REFUSED)
 def test_each_change_that_a_refusal_names_fits(
-    shape: Any, chunks: Any, limit: str, settings: dict[str, Any], changes: set[str]
+    shape: Any,
+    chunks: Any,
+    limit: str,
+    settings: dict[str, Any],
+    changes: set[str],
 ) -> None:
     x = da.zeros(shape, chunks=chunks, dtype="c16")
     with dask.config.set({"num_workers": 2, **settings}):
@@ -94,7 +98,11 @@ def test_each_change_that_a_refusal_names_fits(
 
 def test_changes_keep_the_rounds_that_were_named() -> None:
     x = da.zeros(2**26, chunks=2**22, dtype="c16")
-    requested = {"kind": "fft", "rounds": [2**13, 2**13], "memory_limit": "600 MiB"}
+    requested = {
+        "kind": "fft",
+        "rounds": [2**13, 2**13],
+        "memory_limit": "600 MiB",
+    }
     with dask.config.set(num_workers=8):
         with pytest.raises(PlanError, match="`memory_limit`=") as told:
             dask_bigfft.plan(x, **requested)

@@ -69,7 +69,14 @@ def test_blocks_that_stay_as_they_are(shape: tuple, chunks: object, options: dic
     assert plan.incoming is None
 
 
-@pytest.mark.parametrize("options", [{}, {"chunks": "preserve"}, {"order": "transposed"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"chunks": "preserve"},
+        {"order": "transposed"},
+    ],
+)
 def test_irregular_chunks(options: dict) -> None:
     a = RNG.standard_normal((60, 91, 24)) + 1j * RNG.standard_normal((60, 91, 24))
     chunks = ((1, 7, 2) * 6, (5, 0, 1, 20, 3) * 3 + (4,), (23, 1))
@@ -95,12 +102,22 @@ def test_shifted_and_real() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "n", "most"),
-    [("fft", 2**20, 16), ("rfft", 2**20, 16), ("fft", 2**24, 260), ("fft", 2**33, 1024)],
+    [
+        ("fft", 2**20, 16),
+        ("rfft", 2**20, 16),
+        ("fft", 2**24, 260),
+        ("fft", 2**33, 1024),
+    ],
 )
 def test_padding_makes_no_tiny_blocks(kind: str, n: int, most: int) -> None:
     """A short filter in a few chunks, as long as the signal that it is for."""
     x = da.zeros(1000, chunks=100, dtype="f8" if kind.startswith("r") else "c16")
-    plan = dask_bigfft.plan(x, kind, n=n, memory_limit="20 GiB")
+    plan = dask_bigfft.plan(
+        x,
+        kind,
+        n=n,
+        memory_limit="20 GiB",
+    )
     assert max(round_.target.blocks for round_ in plan.rounds) <= most
     if n <= 2**20:
         with dask.config.set(NEVER):

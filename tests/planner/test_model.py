@@ -12,17 +12,34 @@ from dask_bigfft.planner.cost import forecast
 from dask_bigfft.planner.plan_data import Machine
 from dask_bigfft.planner.profile import MOST, LibrarySpeeds, Profile
 
-LIBRARY = LibrarySpeeds("scipy", "complex128", 1e9, 1e9)
+LIBRARY = LibrarySpeeds(
+    "scipy",
+    "complex128",
+    1e9,
+    1e9,
+)
 
 FREE_PRICES = ("run", "move", "task", "exchange", "shard", "pair")
 
 #: Nothing costs anything but FFTs.
-FREE = Profile("free", 2, copy=MOST, **dict.fromkeys(FREE_PRICES, 0.0), libraries=(LIBRARY,))
+FREE = Profile(
+    "free",
+    2,
+    copy=MOST,
+    **dict.fromkeys(FREE_PRICES, 0.0),
+    libraries=(LIBRARY,),
+)
 
 
 def planned(shape, chunks, profile, threads=2, **options):
     x = da.zeros(shape, chunks=chunks, dtype=complex)
-    plan = dask_bigfft.plan(x, "fftn", kernel="scipy", device="cpu", **options)
+    plan = dask_bigfft.plan(
+        x,
+        "fftn",
+        kernel="scipy",
+        device="cpu",
+        **options,
+    )
     return replace(plan, machine=Machine(None, threads, profile=profile, shared=True))
 
 
@@ -89,7 +106,12 @@ def test_large_blocks_are_slower():
 
 @pytest.mark.parametrize("mode", ["energy", "checksum"])
 def test_what_is_verified_takes_longer(mode):
-    plan = planned((256, 256), (128, 256), FREE, verify=mode)
+    plan = planned(
+        (256, 256),
+        (128, 256),
+        FREE,
+        verify=mode,
+    )
     nbytes = 2 * len(plan.rounds) * 16 * 256**2
     assert seconds(plan, **{mode: 1e9}) - seconds(plan) == pytest.approx(nbytes / 1e9 / 2)
     plain = planned((256, 256), (128, 256), FREE)
@@ -97,7 +119,14 @@ def test_what_is_verified_takes_longer(mode):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"workers": 0}, {"workers": -3}, {"threads": 0}, {"threads": 1.5}, {"gpus": -1}]
+    "arguments",
+    [
+        {"workers": 0},
+        {"workers": -3},
+        {"threads": 0},
+        {"threads": 1.5},
+        {"gpus": -1},
+    ],
 )
 def test_another_machine_has_whole_numbers_of_things(arguments):
     plan = planned((64, 64), (16, 64), Profile())

@@ -20,9 +20,19 @@ from dask_bigfft.transforms.layout import Digit, Group, Range
 
 RATE = st.floats(1e-3, 1e15)
 PART = st.floats(0, 1)
-DEVICE = st.builds(DeviceProfile, h2d=RATE, run=PART, nbytes=st.integers(1, 1 << 50))
+DEVICE = st.builds(
+    DeviceProfile,
+    h2d=RATE,
+    run=PART,
+    nbytes=st.integers(1, 1 << 50),
+)
 LIBRARY = st.builds(
-    LibrarySpeeds, st.just("ducc0"), st.just("complex64"), RATE, RATE, st.booleans()
+    LibrarySpeeds,
+    st.just("ducc0"),
+    st.just("complex64"),
+    RATE,
+    RATE,
+    st.booleans(),
 )
 PROFILE = st.builds(
     Profile,
@@ -87,7 +97,12 @@ def test_what_is_no_profile_is_refused(text):
 
 
 def test_a_library_in_another_dtype_or_unknown():
-    known = LibrarySpeeds("scipy", "complex128", 1e9, 2e9)
+    known = LibrarySpeeds(
+        "scipy",
+        "complex128",
+        1e9,
+        2e9,
+    )
     profile = Profile(libraries=(known,), flops=7.0)
     assert profile.library("scipy", "complex128") == known
     assert profile.library("scipy", "complex64") == known

@@ -43,7 +43,12 @@ def two_threads():
     strategies.find_cached_plan.cache_clear()
 
 
-def planned(kind: str, shape: tuple[int, ...], chunks: object, limit: int) -> tuple[Plan, Plan]:
+def planned(
+    kind: str,
+    shape: tuple[int, ...],
+    chunks: object,
+    limit: int,
+) -> tuple[Plan, Plan]:
     """The plan, and the one in blocks as they come."""
     x = da.zeros(shape, chunks=chunks, dtype="f4" if kind == "rfft" else "c8")
     plan = dask_bigfft.plan(x, kind, memory_limit=limit)
@@ -64,12 +69,23 @@ def test_pieces_are_large_where_memory_has_room(case: str) -> None:
 
 
 def stored(
-    folder: Path, shape: Any, chunks: Any, limit: int, compressed: bool, compressors: Any = None
+    folder: Path,
+    shape: Any,
+    chunks: Any,
+    limit: int,
+    compressed: bool,
+    compressors: Any = None,
 ) -> RunRequest:
     """The run of an array of complex64 in files; its result has the compressors."""
     zarr = pytest.importorskip("zarr")
     options: Any = {} if compressed else {"compressors": None}
-    zarr.create_array(folder / "in.zarr", shape=shape, dtype="c8", chunks=chunks, **options)
+    zarr.create_array(
+        folder / "in.zarr",
+        shape=shape,
+        dtype="c8",
+        chunks=chunks,
+        **options,
+    )
     return RunRequest(
         folder / "in.zarr",
         folder / "out.zarr",
@@ -89,7 +105,12 @@ def stored(
     ],
 )
 def test_stored_planes_and_slabs_at_64_times_the_memory(
-    gib: int, shape: Any, chunks: Any, threads: int, compressed: bool, tmp_path: Path
+    gib: int,
+    shape: Any,
+    chunks: Any,
+    threads: int,
+    compressed: bool,
+    tmp_path: Path,
 ) -> None:
     """The first round reads the array: nothing merges chunks, and large ones are read in parts."""
     with dask.config.set(num_workers=threads):
@@ -119,12 +140,27 @@ def test_compressed_results_at_16_times_the_memory(shape: Any, chunks: Any, tmp_
     assert plan.expected.peak_host <= GIB
 
 
-@pytest.mark.parametrize(("gib", "chunk", "compressed"), [(1, 2**20, False), (2, 2**24, True)])
+@pytest.mark.parametrize(
+    ("gib", "chunk", "compressed"),
+    [
+        (1, 2**20, False),
+        (2, 2**24, True),
+    ],
+)
 def test_a_stored_line_at_64_times_the_memory(
-    gib: int, chunk: int, compressed: bool, tmp_path: Path
+    gib: int,
+    chunk: int,
+    compressed: bool,
+    tmp_path: Path,
 ) -> None:
     """Read in blocks as they are wanted, where tasks that merge would have each block twice."""
-    requested = stored(tmp_path, gib * 2**33, chunk, gib * GIB, compressed)
+    requested = stored(
+        tmp_path,
+        gib * 2**33,
+        chunk,
+        gib * GIB,
+        compressed,
+    )
     x, plan = planned_input(requested)
     assert plan.reopened
     assert plan.incoming is None

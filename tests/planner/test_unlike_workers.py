@@ -56,7 +56,12 @@ class Client:
         self.workers = workers
 
     def scheduler_info(self, n_workers):
-        facts = {"memory_limit": 1 << 34, "nthreads": 4, "host": "127.0.0.1", "metrics": {}}
+        facts = {
+            "memory_limit": 1 << 34,
+            "nthreads": 4,
+            "host": "127.0.0.1",
+            "metrics": {},
+        }
         return {"workers": {str(i): facts | own for i, own in enumerate(self.workers)}}
 
 
@@ -64,14 +69,25 @@ class Client:
 def plan_on(tmp_path, monkeypatch):
     """Makes a plan for a cluster of some workers, with some speeds."""
 
-    def made(workers, device="hybrid", profile=EVEN, gain=1.1):
+    def made(
+        workers,
+        device="hybrid",
+        profile=EVEN,
+        gain=1.1,
+    ):
         path = tmp_path / "speeds.json"
         path.write_text(replace(profile, sent_task=0).to_json())
         monkeypatch.setattr(distributed, "default_client", lambda: Client(workers))
         x = da.zeros((4096, 4096), chunks=(256, 4096), dtype="c16")
         settings = {"bigfft.planner.profile": str(path), "bigfft.hybrid.min-speedup": gain}
         with dask.config.set(settings):
-            return dask_bigfft.plan(x, "fft", axis=1, device=device, kernel="ducc0")
+            return dask_bigfft.plan(
+                x,
+                "fft",
+                axis=1,
+                device=device,
+                kernel="ducc0",
+            )
 
     return made
 
@@ -115,5 +131,10 @@ def test_a_cluster_without_devices_shares_nothing(plan_on):
         ("cpu", (1, 1), 0),
     ],
 )
-def test_others_count_the_least_that_every_worker_has(plan_on, device, counts, gpus):
+def test_others_count_the_least_that_every_worker_has(
+    plan_on,
+    device,
+    counts,
+    gpus,
+):
     assert plan_on([registered(count) for count in counts], device).machine.gpus == gpus

@@ -50,7 +50,7 @@ class Memory:
             "typestr": np.dtype(dtype).str,
             "version": 3,
         }
-        return np.asarray(SimpleNamespace(__array_interface__=told, kept=self))
+        return np.asarray(SimpleNamespace(__array_interface__=told, owner=self))
 
 
 _current = threading.local()

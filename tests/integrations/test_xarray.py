@@ -135,12 +135,12 @@ def test_a_plan_names_dimensions():
 def test_transposed_order_there_and_back():
     n = 4096
     a = xr.DataArray(RNG.standard_normal(n), dims="t", coords={"t": np.arange(n) / 8}).chunk(t=256)
-    found = a.bigfft.rfft("t", order="transposed")
+    reordered = a.bigfft.rfft("t", order="transposed")
     k = transposed_index(n, real=True)
-    np.testing.assert_allclose(found.freq_t, np.where(k > n // 2, k - n, k) / n * 8)
-    back = found.bigfft.irfft("freq_t", order="transposed")
+    np.testing.assert_allclose(reordered.freq_t, np.where(k > n // 2, k - n, k) / n * 8)
+    back = reordered.bigfft.irfft("freq_t", order="transposed")
     xr.testing.assert_allclose(back, a)
-    low = found.where(abs(found.freq_t) < 1, 0).bigfft.irfft("freq_t", order="transposed")
+    low = reordered.where(abs(reordered.freq_t) < 1, 0).bigfft.irfft("freq_t", order="transposed")
     spectrum = np.fft.rfft(a.values)
     spectrum[np.fft.rfftfreq(n, 1 / 8) >= 1] = 0
     np.testing.assert_allclose(low.values, np.fft.irfft(spectrum, n), atol=1e-12)

@@ -81,8 +81,8 @@ def test_the_phase_of_a_cross_spectrum_is_the_delay():
 
 def test_averages_over_directions_and_segments_have_coordinates():
     a = field(CHUNKS)
-    found = a.bigfft.isotropic_power_spectrum(["y", "x"], detrend="constant")
-    assert (found.dims, found.freq_r.units) == (("time", "freq_r"), "1/km")
+    isotropic = a.bigfft.isotropic_power_spectrum(["y", "x"], detrend="constant")
+    assert (isotropic.dims, isotropic.freq_r.units) == (("time", "freq_r"), "1/km")
     time = np.datetime64("2026-01-01", "ns") + np.arange(400) * np.timedelta64(250, "ms")
     series = xr.DataArray(
         RNG.standard_normal(400),

@@ -231,29 +231,26 @@ def refused(*_, **__):
     raise AssertionError("a copy to the host")
 
 
-@pytest.fixture
-def card(monkeypatch):
-    """CuPy, as far as blocks need it; host memory is refused."""
-    opened = set()
-    monkeypatch.setattr(on_gpu, "LINK_ROW_NBYTES", 32)
-    monkeypatch.setattr(on_gpu, "MESSAGE_NBYTES", 256)
-    pool = SimpleNamespace(free_all_blocks=lambda: None, used_bytes=lambda: 12345)
+class NullStream(contextlib.nullcontext):
+    """A stream whose work is done as soon as it is asked for."""
 
-    class Stream(contextlib.nullcontext):
-        ptr = 0
+    ptr = 0
 
-        def __enter__(self):
-            return self
+    def __enter__(self):
+        return self
 
-        def synchronize(self, event=None):
-            pass
+    def synchronize(self, event=None):
+        pass
 
-        wait_event = synchronize
+    wait_event = synchronize
 
-        def record(self, event):
-            return Card.current()
+    def record(self, event):
+        return Card.current()
 
-    runtime = SimpleNamespace(
+
+def runtime_of_cards(opened):
+    """`cupy.cuda.runtime`; pairs of GPUs that reach each other are added to `opened`."""
+    return SimpleNamespace(
         CUDARuntimeError=type("CUDARuntimeError", (Exception,), {}),
         getDevice=Card.current,
         deviceCanAccessPeer=lambda gpu, other: True,
@@ -263,7 +260,12 @@ def card(monkeypatch):
         memcpyPeerAsync=lambda to, _, at, __, size, ___: ctypes.memmove(to, at, size),
         getDeviceProperties=lambda _: {"totalGlobalMem": 1 << 34},
     )
-    module = SimpleNamespace(
+
+
+def cupy_of_cards(opened):
+    """The module `cupy`, as far as blocks need it; arrays do not go to the host."""
+    pool = SimpleNamespace(free_all_blocks=lambda: None, used_bytes=lambda: 12345)
+    return SimpleNamespace(
         opened=opened,
         ndarray=CardArray,
         asarray=lambda x: x if at_home(x) else CardArray.of(getattr(x, "_values", x)),
@@ -277,18 +279,26 @@ def card(monkeypatch):
         get_default_memory_pool=lambda: pool,
         cuda=SimpleNamespace(
             Device=Card,
-            get_current_stream=Stream,
-            Stream=lambda non_blocking: Stream(),
+            get_current_stream=NullStream,
+            Stream=lambda non_blocking: NullStream(),
             Event=lambda disable_timing: None,
             alloc=lambda nbytes: CardArray(nbytes, np.uint8).data,
             alloc_pinned_memory=bytearray,
             UnownedMemory=lambda ptr, size, owner, device: Memory(owner, ptr, device),
             MemoryPointer=lambda memory, offset: memory + offset,
             memory=SimpleNamespace(OutOfMemoryError=type("OutOfMemoryError", (Exception,), {})),
-            runtime=runtime,
+            runtime=runtime_of_cards(opened),
             cufft=SimpleNamespace(CuFFTError=type("CuFFTError", (Exception,), {})),
         ),
     )
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """CuPy, as far as blocks need it; host memory is refused."""
+    module = cupy_of_cards(opened=set())
+    monkeypatch.setattr(on_gpu, "LINK_ROW_NBYTES", 32)
+    monkeypatch.setattr(on_gpu, "MESSAGE_NBYTES", 256)
     monkeypatch.setitem(sys.modules, "cupy", module)
     cuda.cupy.cache_clear()
     monkeypatch.setattr(on_gpu, "_gpus", [on_gpu.Gpus()])

@@ -59,28 +59,53 @@ def test_values_dimensions_coordinates_and_attributes(lazy):
     np.testing.assert_allclose(spectrum.values, np.fft.fftn(a.values, axes=(1, 2)), atol=1e-12)
 
 
+def assert_restored(a, restored, dims):
+    """Require an array that was transformed along `dims` and back to be as it was.
+
+    Other coordinates of these dimensions are lost, and of a coordinate's attributes all but units.
+    """
+    lost = set()
+    if {"x", "y"} & set(dims):
+        lost.add("mask")
+    if "time" in dims:
+        lost.add("depth")
+    expected = a.drop_vars(lost)
+    for d in dims:
+        units = {k: v for k, v in a[d].attrs.items() if k == "units"}
+        expected[d].attrs = units
+        assert restored[d].dtype == a[d].dtype
+        assert restored[d].attrs == units
+    values = restored.real if restored.dtype.kind == "c" else restored
+    xr.testing.assert_allclose(values, expected)
+    assert restored.dims == a.dims
+    assert restored.attrs == a.attrs
+    assert isinstance(restored.data, da.Array)
+
+
 def test_there_and_back_restores_all_but_other_coordinates_of_the_dimensions():
     a = field(CHUNKS)
-    for forward, back in ((a.bigfft.fft, "ifft"), (a.bigfft.rfft, "irfft")):
-        for number, dim in enumerate(("x", "time", ["x", "y"], ["y", "time", "x"], None)):
-            for shift in (number % 2 == 0,) if number < 3 else (False, True):
-                spectrum = forward(dim, shift=shift)
-                # the last one named is the real one; the inverse takes them in that order
-                dims = [dim] if isinstance(dim, str) else dim or a.dims
-                result = getattr(spectrum.bigfft, back)([f"freq_{d}" for d in dims])
-                lost = {"mask"} if {"x", "y"} & set(dims) else set()
-                lost |= {"depth"} if "time" in dims else set()
-                expected = a.drop_vars(lost)
-                for d in dims:  # of a coordinate's attributes its units come back
-                    units = {k: v for k, v in a[d].attrs.items() if k == "units"}
-                    expected[d].attrs = units
-                    assert result[d].dtype == a[d].dtype
-                    assert result[d].attrs == units
-                values = result.real if back == "ifft" else result
-                xr.testing.assert_allclose(values, expected)
-                assert result.dims == a.dims
-                assert result.attrs == a.attrs
-                assert isinstance(result.data, da.Array)
+    shifted = {
+        "x": (True,),
+        "time": (False,),
+        ("x", "y"): (True,),
+        ("y", "time", "x"): (False, True),
+        None: (False, True),
+    }
+    for dim, shifts in shifted.items():
+        # The last dimension named is the real one; the inverse takes them in that order.
+        if dim is None:
+            dims = a.dims
+        elif isinstance(dim, str):
+            dims = (dim,)
+        else:
+            dims = dim
+        named = list(dim) if isinstance(dim, tuple) else dim
+        frequencies = [f"freq_{d}" for d in dims]
+        for shift in shifts:
+            complex_spectrum = a.bigfft.fft(named, shift=shift)
+            assert_restored(a, complex_spectrum.bigfft.ifft(frequencies), dims)
+            half_spectrum = a.bigfft.rfft(named, shift=shift)
+            assert_restored(a, half_spectrum.bigfft.irfft(frequencies), dims)
 
 
 def test_times_give_hertz():

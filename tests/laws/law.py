@@ -90,30 +90,29 @@ def exact_transform(
 ):
     """A transform of the interface of `numpy.fft` in long double; the name's ending is ignored."""
     family = name.rstrip("2n")
-    forward = name.rstrip("2n") in ("fft", "rfft", "hfft")
-    axes = tuple(range(x.ndim)) if axes is None else tuple(a % x.ndim for a in axes)
-    pairs = list(zip(axes, lengths or [None] * len(axes), strict=True))
+    forward = family in ("fft", "rfft", "hfft")
     to_real = family in ("irfft", "hfft")
     from_real = family in ("rfft", "ihfft")
+    axes = tuple(range(x.ndim)) if axes is None else tuple(a % x.ndim for a in axes)
+    pairs = list(zip(axes, lengths or [None] * len(axes), strict=True))
     values = np.asarray(x).astype(np.longdouble if from_real else np.clongdouble)
     sign = -1 if forward else 1
     total = np.longdouble(1)
-    for axis, given in reversed(pairs) if from_real else pairs:  # the real axis first, else last
-        is_last = axis == axes[-1]
-        size = values.shape[axis]
-        n = given or (2 * (size - 1) if to_real and is_last else size)
+    if from_real:  # the real axis first, else last
+        axis, length = pairs.pop()
+        n = length or values.shape[axis]
+        spectrum = exact_dft(resized(values, n, axis), axis, sign)
+        values = resized(spectrum, n // 2 + 1, axis)
         total *= n
-        if to_real and is_last:
-            values = exact_irdft(
-                resized(values, n // 2 + 1, axis),
-                n,
-                axis,
-                sign,
-            )
+        pairs.reverse()
+    for axis, length in pairs:
+        if to_real and axis == axes[-1]:
+            n = length or 2 * (values.shape[axis] - 1)
+            values = exact_irdft(resized(values, n // 2 + 1, axis), n, axis, sign)
         else:
+            n = length or values.shape[axis]
             values = exact_dft(resized(values, n, axis), axis, sign)
-        if from_real and is_last:
-            values = resized(values, n // 2 + 1, axis)
+        total *= n
     if norm == "ortho":
         return values / np.sqrt(total)
     return values / total if (norm == "forward") == forward else values

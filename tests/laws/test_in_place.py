@@ -79,6 +79,12 @@ CHUNKED = [
 ]
 
 
+def assert_prefaults_are_parts_of_rounds(rows):
+    """Require that no prefault in a report takes longer than the round that it belongs to."""
+    whole = {row.index: row.seconds for row in rows if not row.is_part}
+    assert all(row.seconds <= whole[row.index] for row in rows if row.phase == "prefault")
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 @pytest.mark.parametrize(("kind", "shape", "chunks", "verify"), CHUNKED)
 def test_fresh_memory_is_faulted_in_by_all_threads_and_no_more_than_forecast(
@@ -107,9 +113,7 @@ def test_fresh_memory_is_faulted_in_by_all_threads_and_no_more_than_forecast(
     fresh = after.fresh_bytes - before.fresh_bytes
     faulted = sum(numbers["nbytes"] for _, numbers in events)
     assert faulted <= fresh <= forecast.peak_host
-    rows = dask_bigfft.report(y).runs[0].rows
-    whole = {row.index: row.seconds for row in rows if not row.is_part}
-    assert all(row.seconds <= whole[row.index] for row in rows if row.phase == "prefault")
+    assert_prefaults_are_parts_of_rounds(dask_bigfft.report(y).runs[0].rows)
     of_rounds = [numbers["index"] for _, numbers in events if "plan" in numbers]
     assert all(index >= 1 for index in of_rounds)  # others are of the whole result
     assert bool(of_rounds) == wanted

@@ -83,6 +83,27 @@ TABLE = {
 }
 
 
+def assert_every_digit_is_transformed_once(plan: dask_bigfft.Plan) -> None:
+    """Require that rounds do the steps of all axes, each axis's in order, and no others."""
+    steps = [step for round_ in plan.rounds for step in round_.steps]
+    assert sorted(map(repr, steps)) == sorted(repr(s) for p in plan.programs for s in p.steps)
+    for program in plan.programs:
+        order = [step for step in steps if step.axis == program.axis]
+        assert order == list(program.steps)
+        product = int(np.prod(program.factors))
+        if program.bluestein:
+            assert product >= 2 * program.length - 1
+        else:
+            assert product == program.length
+
+
+def assert_json_restores(plan: dask_bigfft.Plan) -> None:
+    again = type(plan).from_json(plan.to_json())
+    assert again == plan
+    assert hash(again) == hash(plan)
+    assert again.to_json() == plan.to_json()
+
+
 @pytest.mark.parametrize("case", TABLE)
 def test_choice(case: str) -> None:
     """Plans cover every digit, hold the sizes of blocks, and come back from JSON as they were."""
@@ -91,23 +112,14 @@ def test_choice(case: str) -> None:
     first = tuple(chunk[0] for chunk in plan.chunks)
     assert (plan.notation, len(plan.travelling), first) == chosen
     assert all(forecast != plan.expected for _, forecast in plan.rejected)
-    steps = [step for round_ in plan.rounds for step in round_.steps]
-    assert sorted(map(repr, steps)) == sorted(repr(s) for p in plan.programs for s in p.steps)
-    for program in plan.programs:
-        order = [step for step in steps if step.axis == program.axis]
-        assert order == list(program.steps)
-        product = int(np.prod(program.factors))
-        assert product >= 2 * program.length - 1 if program.bluestein else product == program.length
+    assert_every_digit_is_transformed_once(plan)
     for round_ in plan.rounds:
         for step in round_.steps:
             assert round_.source.axes[step.axis].groups[-1].chunks == (step.source.size,)
         if x.ndim < 5 and "gathered whole" not in case:
             assert round_.source.largest <= 2 * int(np.prod(x.chunksize))
     assert tuple(sum(c) for c in plan.chunks) == plan.spec.out_shape
-    again = type(plan).from_json(plan.to_json())
-    assert again == plan
-    assert hash(again) == hash(plan)
-    assert again.to_json() == plan.to_json()
+    assert_json_restores(plan)
 
 
 def test_memory_limit_changes_the_plan() -> None:

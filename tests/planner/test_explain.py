@@ -94,14 +94,22 @@ def test_slabs_have_one_exchange_with_the_papers_numbers(named_plan):
     assert "result    8 chunks by axis {0: 64; 1: 8 x 8; 2: 64}" in text
 
 
+def kinds_of_lines(named_plan):
+    """The first words of the lines of a plan that are a stage's or the result's."""
+    lines = [s for s in map(str.split, str(named_plan).splitlines()) if s]
+    return [s[0] for s in lines if s[0] in ("local", "exchange", "round", "result")]
+
+
 @with_plans()
 def test_each_exchange_says_what_the_plan_has(named_plan):
-    lines = [s for s in map(str.split, str(named_plan).splitlines()) if s]
-    kinds = [s[0] for s in lines if s[0] in ("local", "exchange", "round", "result")]
-    wanted = ["local" if e.local else "exchange" for e in named_plan.exchanges]
+    expected = []
     rounds = ["round"] * len(named_plan.rounds)
-    pairs = itertools.zip_longest(wanted, rounds)
-    assert kinds == [k for pair in pairs for k in pair if k is not None] + ["result"]
+    for exchange, name in itertools.zip_longest(named_plan.exchanges, rounds):
+        if exchange is not None:
+            expected.append("local" if exchange.local else "exchange")
+        if name is not None:
+            expected.append(name)
+    assert kinds_of_lines(named_plan) == [*expected, "result"]
     for exchange, line in zip(
         named_plan.travelling, lines_of(str(named_plan), "exchange"), strict=True
     ):

@@ -31,10 +31,16 @@ def test_nothing_is_gathered(case, single):
     name, shape, chunks, keywords = CASES[case]
     x = values(*shape, dtype="f8" if name in ("rfft", "ihfft", "rfft2") else "c16")
     x = x.astype("f4" if x.dtype.kind == "f" else "c8") if single else x
-    got, counts = on_the_card(name, da.from_array(x, chunks), 1 << 14, LIMITS, **keywords)
+    transformed, counts = on_the_card(
+        name,
+        da.from_array(x, chunks),
+        1 << 14,
+        LIMITS,
+        **keywords,
+    )
     expected = getattr(scipy.fft, name)(x, **{k: v for k, v in keywords.items() if k == "n"})
-    assert got.dtype == expected.dtype
-    assert distance(got, expected) < (1e-6 if single else 1e-14)
+    assert transformed.dtype == expected.dtype
+    assert distance(transformed, expected) < (1e-6 if single else 1e-14)
     assert "gather" not in counts
 
 
@@ -43,6 +49,12 @@ def test_blocks_across_two_digits_are_read_in_place():
     x = values(8 * 9 * 30)
     lazy = da.from_array(x, 300)
     keywords = {"rounds": [8, 9, 30], "chunks": 70}
-    result, counts = on_the_card("fft", lazy, 1 << 14, LIMITS, **keywords)
+    result, counts = on_the_card(
+        "fft",
+        lazy,
+        1 << 14,
+        LIMITS,
+        **keywords,
+    )
     assert distance(result, scipy.fft.fft(x)) < 1e-14
     assert "gather" not in counts

@@ -241,7 +241,7 @@ def test_chunks_take_names_from_before_and_after_the_transform():
 
 
 @pytest.mark.parametrize(
-    "selection",
+    "kept",
     [
         slice(3, None),
         slice(None, None, 2),

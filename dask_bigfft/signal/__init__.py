@@ -4,15 +4,23 @@ Functions that exist in `scipy.signal` have the same names and arguments. The mo
 
     arguments, transforms (forward and inverse; frequencies of the places of a spectrum)
     convolution (by spectra) -> kernel_spectrum (of a short array); overlap (block by block)
-    spectra (power, cross, radial); differentiation
+    filters -> transfer (functions of frequencies, arrays); differentiation
+    spectra (power, cross, radial)
     segments (Welch's averages) -> segment_plan (blocks, memory); segment_tasks
 """
 
-from dask_bigfft.signal import convolution, differentiation, segments, spectra
+from dask_bigfft.signal import convolution, differentiation, filters, segments, spectra
 from dask_bigfft.signal.convolution import *  # noqa: F403
 from dask_bigfft.signal.differentiation import *  # noqa: F403
+from dask_bigfft.signal.filters import *  # noqa: F403
 from dask_bigfft.signal.segments import *  # noqa: F403
 from dask_bigfft.signal.spectra import *  # noqa: F403
 
-__all__ = convolution.__all__ + differentiation.__all__ + segments.__all__ + spectra.__all__
+__all__ = [
+    *convolution.__all__,
+    *differentiation.__all__,
+    *filters.__all__,
+    *segments.__all__,
+    *spectra.__all__,
+]
 __dir__ = __all__.copy  # so that completion shows these names alone

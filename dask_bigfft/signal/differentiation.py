@@ -1,139 +1,57 @@
-r"""Derivatives of periodic arrays, and Poisson's equation, by spectra in one pass.
+"""Derivatives of periodic arrays, and Poisson's equation, as filters.
 
-A derivative multiplies the spectrum by 2j*pi*f for frequency f. Spectra stay in the order that
-takes the fewest exchanges for both transforms, and blocks are multiplied in place::
-
-    x --exchange, rounds--> spectrum --factor--> --rounds, exchange--> derivative
+A derivative multiplies the spectrum by 2j*pi*f for frequency f.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import dask.array as da
 import numpy as np
 
-from dask_bigfft.api.arguments import parse_array
-from dask_bigfft.api.calls import applied, by_block
 from dask_bigfft.arrays import Array
-from dask_bigfft.errors import ArgumentTypeError, raise_invalid
-from dask_bigfft.gpu.on_gpu import on_own_gpu
-from dask_bigfft.kernels.views import allocate_like
 from dask_bigfft.signal.arguments import (
     Axes,
     SignalOptions,
     nonempty,
-    parse_signal_options,
-    several_axes,
 )
-from dask_bigfft.signal.transforms import (
-    ProductPhase,
-    SpectrumAxis,
-    Transforms,
-    is_measured,
-    planned,
-    product_phase,
-    spectrum_axes,
-    without_measuring,
-)
+from dask_bigfft.signal.filters import Spacing, filtered, parse_samples
+from dask_bigfft.signal.transfer import TransferFunction
 
 __all__ = ["gradient", "laplacian", "poisson"]
-
-Spacing = float | Sequence[float]
-
-
-def parse_spacing(d: Any, count: int) -> tuple[float, ...]:
-    """Return the sample distance of each axis, from one number or a sequence."""
-    one = np.isscalar(d) or getattr(d, "ndim", None) == 0
-    several = tuple(d) if isinstance(d, Sequence | np.ndarray) and not one else (d,) * count
-    allowed = "a distance of samples above 0, or one for each axis"
-    if len(several) != count:
-        raise_invalid("d", d, allowed)
-    for step in several:
-        if not isinstance(step, int | float | np.number) or isinstance(step, bool | np.timedelta64):
-            raise_invalid("d", d, allowed, kind=ArgumentTypeError)
-        if not 0 < float(step) < math.inf:
-            raise_invalid("d", d, allowed)
-    return tuple(float(step) for step in several)
-
-
-def parse_samples(
-    x: Any, axes: Axes, d: Any, options: SignalOptions
-) -> tuple[da.Array, tuple[int, ...], tuple[float, ...]]:
-    """Return an array, the axes of a transform, and the sample distance along each of them."""
-    parse_signal_options(options)
-    array = parse_array(x, "fft")
-    along = several_axes(axes, array.ndim)
-    return array, along, parse_spacing(d, len(along))
 
 
 def _filtered(
     array: da.Array,
-    along: tuple[int, ...],
+    axes: tuple[int, ...],
     d: tuple[float, ...],
-    factor: Any,
-    options: SignalOptions,
-) -> da.Array:
-    """Return the inverse transform of the spectrum of `array` times a factor."""
-    spacing = dict(zip(along, d, strict=True))
-    axes = tuple(sorted(along, key=lambda axis: (array.numblocks[axis] == 1, axis)))
-    natural = Transforms(axes, nonempty(array, axes), array.dtype.kind != "c")
-    transforms, there = planned(array, natural, options)
-    spectrum = applied(array, there)
-    filtered = by_block(
-        _times,
-        spectrum,
-        dtype=spectrum.dtype,
-        factor=factor,
-        axes=spectrum_axes(there),
-        spacing=[spacing[axis] for axis in axes],
-        phase=product_phase(spectrum, there),
-    )
-    estimated = without_measuring(options)
-    back = transforms.inverse(filtered, estimated, {})
-    if options.get("chunks") is None:  # the input's chunks, if they cost no exchange
-        preserving = transforms.inverse(filtered, {**estimated, "chunks": array.chunks}, {})
-        if len(preserving.travelling) <= len(back.travelling):
-            back = preserving
-            options = {**options, "chunks": array.chunks}
-    if is_measured(options):
-        back = transforms.inverse(filtered, options, {})
-    return applied(filtered, back)
-
-
-@on_own_gpu
-def _times(
-    block: Array,
     factor: Callable[..., Any],
-    axes: Sequence[SpectrumAxis],
-    spacing: Sequence[float],
-    phase: ProductPhase,
-    block_id: tuple[int, ...],
-) -> Any:
-    """Return a block of a spectrum times a factor of its frequencies, in periods per sample."""
-    with phase.measured(block.nbytes):
-        frequencies = [along.index(block_id, block) / along.length for along in axes]
-        out = allocate_like(block, block.shape, block.dtype)
-        return np.multiply(block, factor(frequencies, spacing), out=out, casting="same_kind")
+    options: SignalOptions,
+    at_zero: complex | None = None,
+) -> da.Array:
+    """Return the inverse transform of the spectrum of `array` times a function of frequencies.
+
+    At frequency N/2, which has no sign, the function's values for both signs are averaged: odd
+    functions are zero there.
+    """
+    lengths = nonempty(array, axes)
+    transfer = TransferFunction(factor, axes, lengths, d, at_zero, balanced=True)
+    return filtered(array, transfer, axes, lengths, array.dtype.kind != "c", options)
 
 
-def _derivative(frequencies: Sequence[Any], spacing: Sequence[float]) -> Any:
-    """Return the factor 2j*pi*f of one axis, zero for frequency N/2, which has no sign."""
-    (f,) = frequencies
-    (d,) = spacing
-    return 2j * np.pi * np.where(f == 0.5, 0, f) / d
+def _derivative(f: Array) -> Any:
+    """Return the factor 2j*pi*f of one axis."""
+    return 2j * np.pi * f
 
 
-def _laplace(frequencies: Sequence[Any], spacing: Sequence[float]) -> Any:
+def _laplace(*frequencies: Array) -> Any:
     """Return the factor -4 pi**2 |f|**2."""
-    return -4 * np.pi**2 * sum((f / d) ** 2 for f, d in zip(frequencies, spacing, strict=True))
+    return -4 * np.pi**2 * sum(f**2 for f in frequencies)
 
 
-def _inverse_laplace(frequencies: Sequence[Any], spacing: Sequence[float]) -> Any:
-    """Return the inverse of the factor `_laplace`, with zero for frequency 0."""
-    factor = _laplace(frequencies, spacing)
-    factor[factor == 0] = np.inf
-    return np.divide(1, factor, out=factor)
+def _inverse_laplace(*frequencies: Array) -> Any:
+    """Return the inverse of the factor `_laplace`."""
+    return 1 / _laplace(*frequencies)
 
 
 def gradient(
@@ -172,12 +90,12 @@ def gradient(
     np.float64(6.283)
     """
     array, along, spacing = parse_samples(x, axes, d, options)
-    found = tuple(
+    derivatives = tuple(
         _filtered(array, (axis,), (step,), _derivative, options)
         for axis, step in zip(along, spacing, strict=True)
     )
     single = axes is not None and np.ndim(axes) == 0  # type: ignore[arg-type]
-    return found[0] if single else found
+    return derivatives[0] if single else derivatives
 
 
 def laplacian(
@@ -238,4 +156,4 @@ def poisson(
     >>> poisson(laplacian(np.cos(2 * np.pi * t), d=1 / 8), d=1 / 8).compute().round(3)[0]
     np.float64(1.0)
     """
-    return _filtered(*parse_samples(f, axes, d, options), _inverse_laplace, options)
+    return _filtered(*parse_samples(f, axes, d, options), _inverse_laplace, options, at_zero=0)

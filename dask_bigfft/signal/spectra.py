@@ -19,7 +19,7 @@ from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_as, parse_choice, parse_flag, raise_invalid
 from dask_bigfft.gpu.on_gpu import on_own_gpu
 from dask_bigfft.signal.arguments import Axes, SignalOptions, nonempty, parse_pair
-from dask_bigfft.signal.differentiation import Spacing, parse_samples
+from dask_bigfft.signal.filters import Spacing, parse_samples
 from dask_bigfft.signal.transforms import (
     ProductPhase,
     SpectrumAxis,

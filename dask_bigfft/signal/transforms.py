@@ -64,16 +64,26 @@ class Transforms:
 
 
 def planned(
-    a: da.Array, natural: Transforms, options: SignalOptions, *, back: bool = True
+    a: da.Array,
+    natural: Transforms,
+    options: SignalOptions,
+    *,
+    back: bool = True,
+    movable: tuple[int, ...] | None = None,
 ) -> tuple[Transforms, Plan]:
     """Return the transforms with the fewest exchanges, and the plan of the forward transform.
 
     Exchanges of the inverse count if `back`. Transposed order is considered along split axes of the
-    transforms in `natural` order. Plans are measured when the order is known.
+    transforms in `natural` order, if they are in `movable`: all by default. Plans are measured when
+    the order is known.
     """
     estimated = without_measuring(options)
     there = natural.forward(a, estimated)
-    split = [program.axis for program in there.programs if len(program.steps) > 1]
+    split = [
+        program.axis
+        for program in there.programs
+        if len(program.steps) > 1 and (movable is None or program.axis in movable)
+    ]
     transforms = natural
     least = there
     price = _price(a, natural, there, estimated, back) if split else (0, 0.0)

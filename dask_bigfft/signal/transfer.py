@@ -1,0 +1,238 @@
+"""Transfer functions: what multiplies a spectrum, as a function of frequencies or as an array.
+
+A `TransferFunction` is evaluated for each block of the spectrum, in either order, and its values
+are not stored. A `TransferArray` is in natural order, and gets the chunks of the spectrum.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+from dask_bigfft.arrays import Array
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
+from dask_bigfft.signal.transforms import SpectrumAxis
+
+#: Frequencies at which a function is tried, in cycles per sample.
+TRIED = (0.0, 0.01, 0.13, 0.37, 0.49, -0.49, -0.37, -0.13, -0.01)
+
+#: Two ways to cut the tried frequencies of an axis into parts.
+TILINGS = ((4,), (1, 6))
+
+#: Relative difference of two values that are taken to be equal.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class TransferFunction:
+    """Element-wise function of the frequencies along each axis.
+
+    Parameters
+    ----------
+    function : callable
+        Takes an array of frequencies for each axis. The arrays broadcast against each other.
+    axes : tuple of int
+        Axis of each argument of the function.
+    lengths : tuple of int
+        Length N of the transform along each axis.
+    spacing : tuple of float
+        Distance d of two samples along each axis, so that two frequencies differ by 1/(N d).
+    at_zero : complex, optional
+        Value where all frequencies are 0, in place of the function's.
+    balanced : bool
+        True if the value at frequency N/2 of an even length N, whose sign is not determined, is the
+        mean of the function's values for both signs. Else the sign is negative, as in
+        `numpy.fft.fftfreq`.
+    """
+
+    function: Callable[..., Any]
+    axes: tuple[int, ...]
+    lengths: tuple[int, ...]
+    spacing: tuple[float, ...]
+    at_zero: complex | None
+    balanced: bool
+
+    def takes_any_order(self, axis: int) -> bool:
+        """Return True, because each block gets its own frequencies."""
+        return True
+
+    def values(
+        self,
+        spectrum_axes: Sequence[SpectrumAxis],
+        block_id: tuple[int, ...],
+        like: Array,
+    ) -> Array:
+        """Return the values for a block of a spectrum, which broadcast against it.
+
+        They are on the current GPU if `like` is on a GPU.
+        """
+        along_axis = {along.axis: along for along in spectrum_axes}
+        indices: list[Array] = []
+        two_signed: list[int] = []
+        for position, axis in enumerate(self.axes):
+            index = along_axis[axis].index(block_id, np.empty(0))
+            is_highest = 2 * index == self.lengths[position]
+            if is_highest.any():
+                index = np.where(is_highest, -index, index)
+                two_signed.append(position)
+            indices.append(index)
+        return self._mean_over_signs(indices, two_signed if self.balanced else [], like)
+
+    def _mean_over_signs(
+        self,
+        indices: Sequence[Array],
+        two_signed: Sequence[int],
+        like: Array,
+    ) -> Array:
+        """Return the values, with the means over both signs where some indices are -N/2.
+
+        Parameters
+        ----------
+        indices : sequence of ndarray
+            Integer frequencies of each argument of the function.
+        two_signed : sequence of int
+            Positions of the arguments whose lowest index is -N/2.
+        like : ndarray
+            Array on the device of the values.
+        """
+        if not two_signed:
+            return self._at_indices(indices, like)
+        position = two_signed[0]
+        others = two_signed[1:]
+        axis = self.axes[position]
+        index = indices[position]
+        values = self._mean_over_signs(indices, others, like)
+        if values.shape[axis] != index.size:
+            return values  # the function does not depend on this frequency
+        lowest = int(np.argmin(index))
+        plane = (*(slice(None),) * axis, slice(lowest, lowest + 1))
+        opposite = list(indices)
+        opposite[position] = -index[plane]
+        values[plane] = (values[plane] + self._mean_over_signs(opposite, others, like)) / 2
+        return values
+
+    def _at_indices(self, indices: Sequence[Array], like: Array) -> Array:
+        """Return the values at integer frequencies."""
+        frequencies = []
+        for index, length, d in zip(indices, self.lengths, self.spacing, strict=True):
+            step = 1.0 / (length * d)
+            frequencies.append(np.asarray(index * step, like=like))
+        return self.at(frequencies)
+
+    def at(self, frequencies: Sequence[Array]) -> Array:
+        """Return the values at some frequencies, in new memory, with as many axes.
+
+        Raises
+        ------
+        ArgumentError
+            With the first frequency whose value is not finite.
+        """
+        with np.errstate(all="ignore"):  # what is not finite is an error of its own
+            returned = self.function(*frequencies)
+        values: Array = np.array(returned, like=frequencies[0])
+        values = values.reshape((1,) * (frequencies[0].ndim - values.ndim) + values.shape)
+        if values.dtype.kind not in "biufc":
+            allowed = "a function that returns numbers"
+            raise_invalid("transfer", f"values of {values.dtype}", allowed, kind=ArgumentTypeError)
+        is_zero = reduce(np.logical_and, [frequency == 0 for frequency in frequencies])
+        if self.at_zero is not None and bool(is_zero.any()):
+            values = np.where(is_zero, self.at_zero, values)
+        is_finite = np.isfinite(values)
+        if not bool(is_finite.all()):
+            place = tuple(int(i) for i in np.argwhere(~is_finite)[0])
+            shape = np.broadcast_shapes(*(frequency.shape for frequency in frequencies))
+            cycles = tuple(float(np.broadcast_to(f, shape)[place]) for f in frequencies)
+            text = f"{values[place]} at frequency {cycles}"
+            allowed = "finite values; `at_zero` gives the value where all frequencies are 0"
+            raise_invalid("transfer", text, allowed)
+        return values
+
+
+@dataclass(frozen=True)
+class TransferArray:
+    """Array that broadcasts against the spectrum in natural order.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        With as many axes as the spectrum; each has its length, or length 1.
+    halved : int, optional
+        Axis of which the spectrum has half of the frequencies.
+    """
+
+    array: da.Array
+    halved: int | None
+
+    def takes_any_order(self, axis: int) -> bool:
+        """Return whether the spectrum may be in transposed order along an axis.
+
+        Along the halved axis that order has frequencies of both signs, of which the array gives
+        only one: its values for the other need not be their conjugates.
+        """
+        return bool(self.array.shape[axis] == 1) and axis != self.halved
+
+    def in_chunks_of(self, spectrum: da.Array) -> da.Array:
+        """Return the array with the chunks of a spectrum."""
+        chunks = tuple(
+            (1,) if size == 1 else cut
+            for size, cut in zip(self.array.shape, spectrum.chunks, strict=True)
+        )
+        aligned: da.Array = self.array.rechunk(chunks)
+        return aligned
+
+
+def try_function(transfer: TransferFunction, ndim: int, real: bool) -> None:
+    """Raise an error if a function is not what can multiply a spectrum.
+
+    Parameters
+    ----------
+    transfer : TransferFunction
+        It is tried at a few frequencies of both signs.
+    ndim : int
+        Number of axes of the spectrum.
+    real : bool
+        True if the result is real, so that H(-f) has to be the conjugate of H(f).
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If the function does not take the frequencies, is not element-wise, has values that are no
+        numbers or not finite, or is not Hermitian for a real result.
+    """
+    frequencies = []
+    for axis, d in zip(transfer.axes, transfer.spacing, strict=True):
+        shape = [1] * ndim
+        shape[axis] = len(TRIED)
+        frequencies.append(np.array(TRIED).reshape(shape) / d)
+    values = _tried(transfer, frequencies)
+    tolerance = TOLERANCE * np.abs(values).max(initial=0)
+    for position, tiling in itertools.product(range(len(frequencies)), TILINGS):
+        for start, stop in itertools.pairwise((0, *tiling, len(TRIED))):
+            tile = (*(slice(None),) * transfer.axes[position], slice(start, stop))
+            part = list(frequencies)
+            part[position] = frequencies[position][tile]
+            if not np.allclose(_tried(transfer, part), values[tile], TOLERANCE, tolerance):
+                allowed = "an element-wise function, which has the same values for parts"
+                raise_invalid("transfer", transfer.function, allowed)
+    opposite = _tried(transfer, [-frequency for frequency in frequencies])
+    if real and not np.allclose(opposite, np.conj(values), TOLERANCE, tolerance):
+        allowed = "H(-f) equal to the conjugate of H(f), or real=False for a complex result"
+        raise_invalid("transfer", f"{transfer.function}, not Hermitian", allowed)
+
+
+def _tried(transfer: TransferFunction, frequencies: Sequence[Array]) -> Array:
+    """Return the values of a function at some frequencies, broadcast to their common shape."""
+    shape = np.broadcast_shapes(*(frequency.shape for frequency in frequencies))
+    try:
+        values: Array = np.broadcast_to(transfer.at(frequencies), shape)
+    except (ArgumentError, ArgumentTypeError):
+        raise
+    except (TypeError, ValueError) as error:
+        shapes = ", ".join(str(frequency.shape) for frequency in frequencies)
+        allowed = f"a function of arrays of shapes {shapes} that returns shape {shape} ({error})"
+        raise_invalid("transfer", transfer.function, allowed, kind=ArgumentTypeError)
+    return values

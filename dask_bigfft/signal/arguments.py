@@ -52,7 +52,9 @@ def parse_signal_options(options: Mapping[str, Any]) -> None:
 
 
 def unsupported_options(
-    options: Mapping[str, Any], array: da.Array, forecast: bool
+    options: Mapping[str, Any],
+    array: da.Array,
+    forecast: bool,
 ) -> dict[str, str]:
     """Return the options that SciPy's functions cannot follow block by block, and allowed values.
 
@@ -82,7 +84,10 @@ def unsupported_options(
 
 
 def refuse_unsupported(
-    options: Mapping[str, Any], array: da.Array, function: str, forecast: bool = False
+    options: Mapping[str, Any],
+    array: da.Array,
+    function: str,
+    forecast: bool = False,
 ) -> None:
     """Raise an error that names an option that a function cannot follow block by block."""
     for name, allowed in unsupported_options(options, array, forecast).items():
@@ -119,8 +124,8 @@ class Window:
 def window(axis: int, first: int, second: int, mode: Mode) -> Window:
     """Return the window of a mode along one axis.
 
-    >>> found = window(0, 100, 9, "same")
-    >>> found.start, found.count, found.least
+    >>> same = window(0, 100, 9, "same")
+    >>> same.start, same.count, same.least
     (4, 100, 104)
     """
     if mode == "full":
@@ -172,7 +177,13 @@ class Inputs:
 
 
 def parse_inputs(
-    in1: Any, in2: Any, mode: Any, axes: Axes, *, correlated: bool = False, strict: bool = False
+    in1: Any,
+    in2: Any,
+    mode: Any,
+    axes: Axes,
+    *,
+    correlated: bool = False,
+    strict: bool = False,
 ) -> Inputs:
     """Return the validated arrays and windows of a convolution.
 
@@ -180,34 +191,61 @@ def parse_inputs(
     Axes on which an input has length 1 are not convolved: the inputs are multiplied. The second
     input of a correlation is then reversed.
     """
-    first, second = (without_empty(parse_array(a, "fftn")) for a in (in1, in2))
+    first = without_empty(parse_array(in1, "fftn"))
+    second = without_empty(parse_array(in2, "fftn"))
     mode = parse_choice("mode", mode, *get_args(Mode))
     if first.ndim != second.ndim:
-        found = f"an array with {second.ndim} axes"
         need = f"as many axes as in1: {first.ndim}"
-        raise_invalid("in2", found, need)
+        raise_invalid("in2", f"an array with {second.ndim} axes", need)
     named = several_axes(axes, first.ndim)
     shapes = list(zip(first.shape, second.shape, strict=True))
-    for axis, (n, m) in enumerate(shapes):
-        if axis not in named and n != m and 1 not in (n, m):
-            need = f"length {n} or 1, those of in1, along an axis that is not convolved"
-            raise_invalid("in2", f"length {m} along axis {axis}", need)
+    _refuse_unequal_lengths(shapes, named)
     convolved = [axis for axis in named if 1 not in shapes[axis]]
     if mode == "valid":
-        pairs = [shapes[axis] for axis in (named if strict else convolved)]
-        if not all(n >= m for n, m in pairs) and not all(n <= m for n, m in pairs):
-            need = "one input at least as long as the other along every axis for mode='valid'"
-            raise_invalid("in2", second.shape, f"{need}; in1 has {first.shape}")
+        _refuse_mixed_lengths(first, second, named if strict else convolved)
     if correlated:
-        turned = [axis in named and n == 1 for axis, (n, _) in enumerate(shapes)]
-        second = second[tuple(slice(None, None, -1 if t else None) for t in turned)]
+        second = _reversed_where_multiplied(second, shapes, named)
     windows = tuple(window(axis, *shapes[axis], mode) for axis in convolved)
     crop = [slice(None)] * first.ndim
     if mode == "same":
         for axis, (n, m) in enumerate(shapes):
             if n < m and axis not in convolved:
-                crop[axis] = slice((m - n) // 2, (m - n) // 2 + n)
+                start = (m - n) // 2
+                crop[axis] = slice(start, start + n)
     return Inputs(first, second, windows, tuple(crop))
+
+
+def _refuse_unequal_lengths(shapes: Sequence[tuple[int, int]], named: Sequence[int]) -> None:
+    """Raise an error if inputs do not broadcast along an axis that is not to be convolved."""
+    for axis, (n, m) in enumerate(shapes):
+        if axis not in named and n != m and 1 not in (n, m):
+            need = f"length {n} or 1, those of in1, along an axis that is not convolved"
+            raise_invalid("in2", f"length {m} along axis {axis}", need)
+
+
+def _refuse_mixed_lengths(first: da.Array, second: da.Array, axes: Sequence[int]) -> None:
+    """Raise an error if each input is shorter than the other along some axis."""
+    pairs = [(first.shape[axis], second.shape[axis]) for axis in axes]
+    if not all(n >= m for n, m in pairs) and not all(n <= m for n, m in pairs):
+        need = "one input at least as long as the other along every axis for mode='valid'"
+        raise_invalid("in2", second.shape, f"{need}; in1 has {first.shape}")
+
+
+def _reversed_where_multiplied(
+    second: da.Array,
+    shapes: Sequence[tuple[int, int]],
+    named: Sequence[int],
+) -> da.Array:
+    """Return the second input of a correlation, reversed along axes where the first has length 1.
+
+    These axes are not convolved, so that no window reverses them.
+    """
+    index = [slice(None)] * second.ndim
+    for axis in named:
+        if shapes[axis][0] == 1:
+            index[axis] = slice(None, None, -1)
+    reversed_: da.Array = second[tuple(index)]
+    return reversed_
 
 
 def parse_pair(x: Any, y: Any) -> tuple[da.Array, da.Array]:
@@ -221,18 +259,19 @@ def parse_pair(x: Any, y: Any) -> tuple[da.Array, da.Array]:
 
 def without_empty(a: da.Array) -> da.Array:
     """Return the array without empty chunks, for which dask's broadcasting and reversal fail."""
-    found: da.Array = a.rechunk(tuple(tuple(filter(None, cut)) or (0,) for cut in a.chunks))
-    return found
+    chunks = tuple(tuple(filter(None, lengths)) or (0,) for lengths in a.chunks)
+    rechunked: da.Array = a.rechunk(chunks)
+    return rechunked
 
 
 def several_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
     """Return non-negative axes, all for None."""
     if axes is None:
         return tuple(range(ndim))
-    found = parse_several("axes", axes)
-    if not found:
+    several = parse_several("axes", axes)
+    if not several:
         raise_invalid("axes", axes, "at least one axis")
-    return parse_axes("axes", found, ndim)
+    return parse_axes("axes", several, ndim)
 
 
 def nonempty(array: da.Array, axes: Sequence[int]) -> tuple[int, ...]:
@@ -246,8 +285,8 @@ def nonempty(array: da.Array, axes: Sequence[int]) -> tuple[int, ...]:
 
 def with_halo(a: da.Array, depth: dict[int, Any]) -> da.Array:
     """Return an array whose blocks have samples of their neighbours, none around the array."""
-    found: da.Array = da.overlap.overlap(a, depth, boundary="none", allow_rechunk=False)
-    return found
+    overlapping: da.Array = da.overlap.overlap(a, depth, boundary="none", allow_rechunk=False)
+    return overlapping
 
 
 def long_enough(chunks: tuple[int, ...], least: int) -> tuple[int, ...]:
@@ -256,11 +295,12 @@ def long_enough(chunks: tuple[int, ...], least: int) -> tuple[int, ...]:
     >>> long_enough((4, 1, 2, 6, 2), 3)
     (4, 3, 8)
     """
-    least, found = max(least, 1), [0]
+    least = max(least, 1)
+    joined = [0]
     for chunk in chunks:
-        if found[-1] >= least:
-            found.append(0)
-        found[-1] += int(chunk)
-    if len(found) > 1 and found[-1] < least:
-        found[-2:] = [sum(found[-2:])]
-    return tuple(found)
+        if joined[-1] >= least:
+            joined.append(0)
+        joined[-1] += int(chunk)
+    if len(joined) > 1 and joined[-1] < least:
+        joined[-2:] = [sum(joined[-2:])]
+    return tuple(joined)

@@ -14,7 +14,7 @@ block.
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack, cast, get_args
 
 import dask.array as da
@@ -31,6 +31,7 @@ from dask_bigfft.signal.arguments import (
     Inputs,
     Mode,
     SignalOptions,
+    Window,
     fast_length,
     parse_inputs,
     parse_signal_options,
@@ -57,46 +58,54 @@ Method = Literal["auto", "fft", "direct"]
 
 def _kernel_axes(plan: Plan, kernel: da.Array) -> tuple[SpectrumAxis, ...] | None:
     """Return the axes of the spectrum if each task can compute the kernel's part, else None."""
+    if is_on_gpu(kernel._meta):
+        return None
     largest = max(math.prod(chunk) for chunk in itertools.product(*map(set, plan.chunks)))
-    itemsize = plan.spec.work_dtype.itemsize
-    if kernel.size * kernel.dtype.itemsize > largest * itemsize:
+    if kernel.size * kernel.dtype.itemsize > largest * plan.spec.work_dtype.itemsize:
         return None
     for axis, size in enumerate(kernel.shape):
-        split = size != 1 and len(plan.chunks[axis]) > 1
-        if axis not in plan.spec.axes and (split or size > plan.spec.shape[axis]):
+        if axis in plan.spec.axes:
+            continue
+        is_split = size != 1 and len(plan.chunks[axis]) > 1
+        if is_split or size > plan.spec.shape[axis]:
             return None
     axes = spectrum_axes(plan)
-    on_gpu = is_on_gpu(kernel._meta)
-    local = not on_gpu and all(is_local(along, kernel.shape[along.axis]) for along in axes)
-    return axes if local else None
+    if all(is_local(along, kernel.shape[along.axis]) for along in axes):
+        return axes
+    return None
 
 
 def _spectra(
-    large: da.Array, small: da.Array, transforms: Transforms, there: Plan, options: SignalOptions
+    large: da.Array,
+    small: da.Array,
+    transforms: Transforms,
+    forward: Plan,
+    options: SignalOptions,
 ) -> tuple[da.Array, da.Array]:
     """Return two spectra with equal chunks, that of a small kernel computed block by block.
 
-    The first one is the result of the plan `there`.
+    The first one is the result of the plan `forward`.
     """
-    spectrum = applied(large, there)
-    axes = _kernel_axes(there, small)
+    spectrum = applied(large, forward)
+    axes = _kernel_axes(forward, small)
     if axes is not None:
-        phase = product_phase(spectrum, there)
-        return spectrum, _kernel_array(small.rechunk(-1), axes, there, phase, options)
+        phase = product_phase(spectrum, forward)
+        return spectrum, _kernel_array(small.rechunk(-1), axes, forward, phase, options)
     if large.name == small.name:  # a convolution with itself needs one spectrum
         return spectrum, spectrum
-    wanted = tuple(
-        cut if sum(cut) == (n if axis in transforms.axes else small.shape[axis]) else "auto"
-        for axis, (cut, n) in enumerate(zip(there.chunks, there.spec.out_shape, strict=True))
-    )
+    chunks: list[Any] = []
+    for axis, lengths in enumerate(forward.chunks):
+        is_transformed = axis in transforms.axes
+        size = forward.spec.out_shape[axis] if is_transformed else small.shape[axis]
+        chunks.append(lengths if sum(lengths) == size else "auto")
     later = _after(small, spectrum)
-    return spectrum, applied(later, transforms.forward(later, options, chunks=wanted))
+    return spectrum, applied(later, transforms.forward(later, options, chunks=tuple(chunks)))
 
 
 def _kernel_array(
     kernel: da.Array,
     axes: tuple[SpectrumAxis, ...],
-    there: Plan,
+    forward: Plan,
     phase: ProductPhase,
     options: SignalOptions,
 ) -> Any:
@@ -107,10 +116,10 @@ def _kernel_array(
     """
     chunks: list[tuple[int, ...]] = [(n,) for n in kernel.shape]
     for along in axes:
-        chunks[along.axis] = there.chunks[along.axis]
-    dtype = np.result_type(there.spec.work_dtype, work_dtype(kernel.dtype))
-    library = there.kernel  # may not support the dtype of the product
-    if dtype != there.spec.work_dtype:
+        chunks[along.axis] = forward.chunks[along.axis]
+    dtype = np.result_type(forward.spec.work_dtype, work_dtype(kernel.dtype))
+    library = forward.kernel  # may not support the dtype of the product
+    if dtype != forward.spec.work_dtype:
         library = parse_kernel(options.get("kernel"), dtype)[0]
 
     def block(mark: Any, values: Any, block_id: tuple[int, ...]) -> Any:
@@ -141,39 +150,64 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.
     second = inputs.second
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
     if not real:
-        first, second = (a.astype(work_dtype(a.dtype)) for a in (first, second))
+        first = first.astype(work_dtype(first.dtype))
+        second = second.astype(work_dtype(second.dtype))
     swapped = first.size < second.size
     large, small = (second, first) if swapped else (first, second)
     # The halved axis comes last, preferably one with a single chunk.
     windows = sorted(inputs.windows, key=lambda w: (large.numblocks[w.axis] == 1, w.axis))
-    alone = len(windows) == 1
-    axes = tuple(w.axis for w in windows)
-    lengths = tuple(
-        fast_length(w.least, alone and large.numblocks[w.axis] > 1, real) for w in windows
-    )
-    transforms, there = planned(large, Transforms(axes, lengths, real), options)
-    pair = _spectra(large, small, transforms, there, options)
-    index = tuple(range(large.ndim))
-    dtype = np.result_type(*(a.dtype for a in pair))
-    x, y = pair[::-1] if swapped else pair
-    spectrum: Any = da.blockwise(
-        *(product, index, x, index, y, index),
-        conjugate=correlated,
-        phase=product_phase(pair[0], there),
-        dtype=dtype,
-        meta=np.empty_like(pair[0]._meta, dtype),
-    )
-    starts = {
-        w.axis: ((w.start - (w.second - 1 if correlated else 0)) % n, w.count)
-        for w, n in zip(windows, lengths, strict=True)
-    }
-    kept: SignalOptions = {**options, "chunks": _result_chunks(inputs, options.get("chunks"))}
-    back = transforms.inverse(spectrum, kept, starts)
+    transforms, forward = planned(large, _padded_transforms(large, windows, real), options)
+    spectra = _spectra(large, small, transforms, forward, options)
+    spectrum = _product(spectra, forward, swapped, correlated)
+    chunks = _result_chunks(inputs, options.get("chunks"))
+    starts = {}
+    for w, length in zip(windows, transforms.lengths, strict=True):
+        start = w.start - (w.second - 1) if correlated else w.start
+        starts[w.axis] = (start % length, w.count)
+    inverse = transforms.inverse(spectrum, {**options, "chunks": chunks}, starts)
     # After the complete product, the inverse transform reuses the shared buffers of the forward
     # transform. Blocks that travel through files or to other processes do not wait.
-    if there.machine.shared and all(any(p.shared_layouts.exchanges) for p in (there, back)):
+    shares_buffers = all(any(plan.shared_layouts.exchanges) for plan in (forward, inverse))
+    if forward.machine.shared and shares_buffers:
         spectrum = _after(spectrum, spectrum)
-    return applied(spectrum, back)
+    return applied(spectrum, inverse)
+
+
+def _padded_transforms(a: da.Array, windows: Sequence[Window], real: bool) -> Transforms:
+    """Return transforms that are long enough for the windows of a convolution."""
+    has_one_axis = len(windows) == 1
+    lengths = []
+    for w in windows:
+        is_cut = has_one_axis and a.numblocks[w.axis] > 1
+        lengths.append(fast_length(w.least, is_cut, real))
+    return Transforms(tuple(w.axis for w in windows), tuple(lengths), real)
+
+
+def _product(
+    spectra: tuple[da.Array, da.Array],
+    forward: Plan,
+    swapped: bool,
+    correlated: bool,
+) -> Any:
+    """Return the product of two spectra; for a correlation, with the second input's conjugate.
+
+    The spectra are those of the larger and of the smaller input, which may be `swapped`.
+    """
+    first, second = reversed(spectra) if swapped else spectra
+    index = tuple(range(first.ndim))
+    dtype = np.result_type(first.dtype, second.dtype)
+    return da.blockwise(
+        product,
+        index,
+        first,
+        index,
+        second,
+        index,
+        conjugate=correlated,
+        phase=product_phase(spectra[0], forward),
+        dtype=dtype,
+        meta=np.empty_like(spectra[0]._meta, dtype),
+    )
 
 
 def _result_chunks(inputs: Inputs, chunks: Any) -> Any:
@@ -185,15 +219,21 @@ def _result_chunks(inputs: Inputs, chunks: Any) -> Any:
     lengths = [max(pair) for pair in shapes]
     for w in inputs.windows:
         lengths[w.axis] = w.count
-    kept = dict(enumerate(map(scaled, inputs.first.chunks, lengths)))
-    return {**kept, **chunks} if isinstance(chunks, Mapping) else tuple(kept.values())
+    preserved = dict(enumerate(map(scaled, inputs.first.chunks, lengths)))
+    if isinstance(chunks, Mapping):
+        return {**preserved, **chunks}
+    return tuple(preserved.values())
 
 
 # --- public functions ------------------------------------------------------------------------
 
 
 def _convolution(
-    inputs: Inputs, method: str, options: SignalOptions, *, correlated: bool = False
+    inputs: Inputs,
+    method: str,
+    options: SignalOptions,
+    *,
+    correlated: bool = False,
 ) -> da.Array:
     """Return the convolution or correlation by `fft`, `direct`, `overlap` or `auto`."""
     first = inputs.first
@@ -209,18 +249,28 @@ def _convolution(
         return cast("da.Array", product[inputs.crop])
     if method == "fft":
         return cast("da.Array", _by_spectra(inputs, correlated, options)[inputs.crop])
-    inputs = inputs.reversed() if correlated else inputs
-    result: Any = by_overlap(inputs, direct=method == "direct")[inputs.crop]
+    if correlated:
+        inputs = inputs.reversed()
+    full: Any = by_overlap(inputs, direct=method == "direct")
+    return _in_chunks(full[inputs.crop], inputs, options)
+
+
+def _in_chunks(a: da.Array, inputs: Inputs, options: SignalOptions) -> da.Array:
+    """Return a result in the chunks that the caller asks for."""
     chunks = options.get("chunks")
     if chunks is None:
-        return cast("da.Array", result)
-    wanted = _result_chunks(inputs, chunks)
-    cuts = parse_chunks(wanted, result.chunks, result.shape, result.dtype)
-    return cast("da.Array", result if cuts is None else result.rechunk(cuts))
+        return a
+    requested = _result_chunks(inputs, chunks)
+    cuts = parse_chunks(requested, a.chunks, a.shape, a.dtype)
+    return a if cuts is None else cast("da.Array", a.rechunk(cuts))
 
 
 def fftconvolve(
-    in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None, **options: Unpack[SignalOptions]
+    in1: Any,
+    in2: Any,
+    mode: Mode = "full",
+    axes: Axes = None,
+    **options: Unpack[SignalOptions],
 ) -> da.Array:
     """Return the convolution of two arrays through their spectra.
 
@@ -272,7 +322,11 @@ def fftconvolve(
 
 
 def oaconvolve(
-    in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None, **options: Unpack[SignalOptions]
+    in1: Any,
+    in2: Any,
+    mode: Mode = "full",
+    axes: Axes = None,
+    **options: Unpack[SignalOptions],
 ) -> da.Array:
     """Return the convolution of an array with a much shorter one, block by block.
 
@@ -328,7 +382,12 @@ def _is_short(inputs: Inputs) -> bool:
 
 
 def _by_method(
-    in1: Any, in2: Any, mode: Any, method: Any, correlated: bool, options: SignalOptions
+    in1: Any,
+    in2: Any,
+    mode: Any,
+    method: Any,
+    correlated: bool,
+    options: SignalOptions,
 ) -> da.Array:
     """Return the convolution or correlation over all axes, rounded for integer inputs."""
     parse_signal_options(options)

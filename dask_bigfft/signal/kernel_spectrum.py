@@ -48,7 +48,10 @@ def is_local(along: SpectrumAxis, samples: int) -> bool:
 
 
 def _padded(x: Array, length: int) -> Array:
-    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, length - x.shape[-1])])
+    """Return an array with zeros at the end of the last axis, up to some length."""
+    widths = [(0, 0)] * (x.ndim - 1)
+    widths.append((0, length - x.shape[-1]))
+    return np.pad(x, widths)
 
 
 def _summed_rows(x: Array, low: int, high: int, modulus: int) -> Array:
@@ -117,14 +120,14 @@ def _in_digits(x: Array, along: SpectrumAxis, low: int, high: int, library: str)
     """Return places low..high-1 of the spectrum in transposed order, along the last axis of x."""
     n1, n2 = along.digits
     lines = math.prod(x.shape[:-1])
-    count = _rows(along, x.shape[-1])
-    padded = _padded(x, count * n2).reshape(lines, count, n2)
+    rows = _rows(along, x.shape[-1])
+    padded = _padded(x, rows * n2).reshape(lines, rows, n2)
     first = low // n2
     last = -(-high // n2)
     sums = _dft_rows(padded, first, last, n1, library)
     flat = np.ascontiguousarray(sums).reshape(-1, n2, 1)
-    rest = np.tile(np.arange(first, last, dtype=np.int64), lines)
-    twiddle(flat, rest, along.length, -1)
+    k1 = np.tile(np.arange(first, last, dtype=np.int64), lines)
+    twiddle(flat, k1, along.length, -1)
     spectrum: Array = get_library(library).c2c(flat, (1,), -1)
     return spectrum.reshape(*x.shape[:-1], -1)[..., low - first * n2 : high - first * n2]
 
@@ -165,21 +168,23 @@ def spectrum_block(
         Dtype of the product.
     """
     real = any(along.half for along in axes) and kernel.dtype.kind != "c"
-    found = kernel.astype(np.empty(0, dtype).real.dtype if real else dtype, copy=False)
+    input_dtype = np.empty(0, dtype).real.dtype if real else dtype
+    spectrum = kernel.astype(input_dtype, copy=False)
     # Half a spectrum needs real input, so its axis comes first. Axes of which a block has only a
     # part come before the others, whose transforms are long.
     for along in sorted(axes, key=lambda a: (not a.half, a.whole)):
         low, high = along.places(block)
-        moved = np.moveaxis(found, along.axis, -1)
-        work = _in_digits if len(along.digits) > 1 else _in_order
-        found = np.moveaxis(work(moved, along, low, high, library), -1, along.axis)
-    return found
+        transform = _in_digits if len(along.digits) > 1 else _in_order
+        lines = np.moveaxis(spectrum, along.axis, -1)
+        spectrum = np.moveaxis(transform(lines, along, low, high, library), -1, along.axis)
+    return spectrum
 
 
 @on_own_gpu
 def product(a: Array, b: Array, conjugate: bool, phase: ProductPhase) -> Any:
     """Return the product of two blocks, optionally conjugating the second."""
-    out = allocate_like(a, np.broadcast_shapes(a.shape, b.shape), np.result_type(a.dtype, b.dtype))
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    out = allocate_like(a, shape, np.result_type(a.dtype, b.dtype))
     with phase.measured(out.nbytes):
         if not conjugate:
             return np.multiply(a, b, out=out)

@@ -62,41 +62,67 @@ def _convolved(
         x = plain_array(x, block_id)
     if direct:
         dtype = np.result_type(x, h)
-        wide = SUMMED_IN.get(dtype.char, dtype)
-        x, h = x.astype(wide, copy=False), h.astype(wide, copy=False)
+        summed_dtype = SUMMED_IN.get(dtype.char, dtype)
+        x = x.astype(summed_dtype, copy=False)
+        h = h.astype(summed_dtype, copy=False)
         full = _by_definition(x, h)
     else:
         axes = tuple(w.axis for w in windows)
         full = scipy_signal(x).oaconvolve(x, h, "full", axes)
     crop = [slice(None)] * full.ndim
     for w in windows:
-        first = block_id[w.axis] == 0
-        last = block_id[w.axis] == blocks[w.axis] - 1
-        start = w.start if first else w.second - 1
-        count = x.shape[w.axis]
-        count -= 0 if first else w.second - 1 - w.start  # samples of the previous block
-        count += w.count - w.first if last else -w.start  # samples of the next block
-        crop[w.axis] = slice(start, start + count)
+        is_first = block_id[w.axis] == 0
+        is_last = block_id[w.axis] == blocks[w.axis] - 1
+        crop[w.axis] = _samples_of_block(w, x.shape[w.axis], is_first, is_last)
     return full[tuple(crop)].astype(out_dtype, copy=False)
+
+
+def _samples_of_block(w: Window, length: int, is_first: bool, is_last: bool) -> slice:
+    """Return a block's own samples of the full convolution of the block and its halo.
+
+    >>> _samples_of_block(Window(0, 8, 3, 1, 8), length=6, is_first=False, is_last=False)
+    slice(2, 6, None)
+    """
+    start = w.start if is_first else w.second - 1
+    count = length
+    if not is_first:
+        count -= w.second - 1 - w.start  # samples of the previous block
+    if is_last:
+        count += w.count - w.first
+    else:
+        count -= w.start  # samples of the next block
+    return slice(start, start + count)
 
 
 def _by_blocks(inputs: Inputs, direct: bool, dtype: np.dtype[Any]) -> da.Array:
     """Return the convolution of a long array, first, with a short one, in one block."""
     x = inputs.first
     h = inputs.second
-    same = [axis not in inputs.axes and x.shape[axis] == n for axis, n in enumerate(h.shape)]
-    h = h.rechunk({a: cut if same[a] else -1 for a, cut in enumerate(x.chunks)})
+    h_chunks: dict[int, Any] = {}
+    for axis, lengths in enumerate(x.chunks):
+        is_multiplied = axis not in inputs.axes and x.shape[axis] == h.shape[axis]
+        h_chunks[axis] = lengths if is_multiplied else -1
+    h = h.rechunk(h_chunks)
     x = x.rechunk({w.axis: long_enough(x.chunks[w.axis], w.second - 1) for w in inputs.windows})
-    depth: dict[int, Any] = {  # a single chunk needs no halo, and may be shorter than the kernel
-        w.axis: (w.second - 1 - w.start, w.start) for w in inputs.windows if x.numblocks[w.axis] > 1
-    }
-    wide = with_halo(x, depth)
+    depth: dict[int, Any] = {}
+    for w in inputs.windows:
+        if x.numblocks[w.axis] > 1:  # a single chunk may be shorter than the kernel
+            depth[w.axis] = (w.second - 1 - w.start, w.start)
     chunks = [max(pair, key=sum) for pair in zip(x.chunks, h.chunks, strict=True)]
     for w in inputs.windows:
-        *cut, last = x.chunks[w.axis]
-        chunks[w.axis] = (*cut, last + w.count - w.first)
-    how = {"windows": inputs.windows, "direct": direct, "blocks": x.numblocks, "out_dtype": dtype}
-    return by_block(_convolved, wide, h, dtype=dtype, chunks=tuple(chunks), **how)
+        *before, last = x.chunks[w.axis]
+        chunks[w.axis] = (*before, last + w.count - w.first)
+    return by_block(
+        _convolved,
+        with_halo(x, depth),
+        h,
+        dtype=dtype,
+        chunks=tuple(chunks),
+        windows=inputs.windows,
+        direct=direct,
+        blocks=x.numblocks,
+        out_dtype=dtype,
+    )
 
 
 def by_overlap(inputs: Inputs, direct: bool) -> da.Array:
@@ -104,13 +130,10 @@ def by_overlap(inputs: Inputs, direct: bool) -> da.Array:
 
     A window that starts beyond the reach of the kernel is cropped from the full convolution.
     """
-    dtype = np.result_type(inputs.first.dtype, inputs.second.dtype)
-    if not direct:
-        wide = np.result_type(*(work_dtype(a.dtype) for a in (inputs.first, inputs.second)))
-        dtype = wide if dtype.kind == "c" else np.empty(0, wide).real.dtype
+    dtype = _dtype_of_result(inputs, direct)
     if any(w.first < w.second for w in inputs.windows):  # the longer one comes first
-        turned = tuple(replace(w, first=w.second, second=w.first) for w in inputs.windows)
-        inputs = replace(inputs, first=inputs.second, second=inputs.first, windows=turned)
+        windows = tuple(replace(w, first=w.second, second=w.first) for w in inputs.windows)
+        inputs = replace(inputs, first=inputs.second, second=inputs.first, windows=windows)
     if all(w.start < w.second and w.count >= w.first - w.second + 1 for w in inputs.windows):
         return _by_blocks(inputs, direct, dtype)
     windows = tuple(window(w.axis, w.first, w.second, "full") for w in inputs.windows)
@@ -119,3 +142,12 @@ def by_overlap(inputs: Inputs, direct: bool) -> da.Array:
     for w in inputs.windows:
         crop[w.axis] = slice(w.start, w.start + w.count)
     return cast("da.Array", full[tuple(crop)])
+
+
+def _dtype_of_result(inputs: Inputs, direct: bool) -> np.dtype[Any]:
+    """Return the dtype of a convolution: that of the inputs for sums, else one of FFTs."""
+    dtype = np.result_type(inputs.first.dtype, inputs.second.dtype)
+    if direct:
+        return dtype
+    complex_dtype = np.result_type(work_dtype(inputs.first.dtype), work_dtype(inputs.second.dtype))
+    return complex_dtype if dtype.kind == "c" else np.empty(0, complex_dtype).real.dtype

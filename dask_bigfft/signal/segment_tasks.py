@@ -92,7 +92,10 @@ def _slices(shape: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
 
 @on_own_gpu
 def spectra_of_block(
-    *blocks: Array, block_id: tuple[int, ...], starts: list[range], work: SpectraOfSegments
+    *blocks: Array,
+    block_id: tuple[int, ...],
+    starts: list[range],
+    work: SpectraOfSegments,
 ) -> Any:
     """Return the spectra of the segments that begin in a block, or their sum.
 

@@ -85,25 +85,26 @@ def _parse_window(window: Any, nperseg: int, onesided: bool) -> Any:
         f"a name or a tuple that scipy.signal.get_window knows, or nperseg={nperseg} numbers"
         f"{', real ones' if onesided else ''}"
     )
-    named = isinstance(window, str | tuple)
+    is_named = isinstance(window, str | tuple)
     try:
-        values = scipy.signal.get_window(window, nperseg) if named else np.asarray(window)
+        values = scipy.signal.get_window(window, nperseg) if is_named else np.asarray(window)
     except (ValueError, TypeError, IndexError):
         raise_invalid("window", window, allowed)
     if values.shape != (nperseg,) or values.dtype.kind not in ("biuf" if onesided else "biufc"):
         raise_invalid("window", window, allowed)
-    return window if named else values
+    return window if is_named else values
 
 
 def _parse_detrend(detrend: Any, nperseg: int) -> Any:
     """Return SciPy's `detrend` for segments along the last axis."""
-    allowed = "'constant', 'linear', False or a function of segments that keeps their shape"
-    if isinstance(detrend, str) and detrend in ("linear", "l"):
-        return without_line
-    if isinstance(detrend, str) and detrend in ("constant", "c"):
-        return detrend
     if detrend is None or detrend is False:
         return detrend
+    if isinstance(detrend, str):
+        if detrend in ("linear", "l"):
+            return without_line
+        if detrend in ("constant", "c"):
+            return detrend
+    allowed = "'constant', 'linear', False or a function of segments that keeps their shape"
     if not callable(detrend):
         raise_invalid("detrend", detrend, allowed)
     try:
@@ -131,26 +132,28 @@ class SegmentArguments:
     average: Any = "mean"
 
 
-def _keywords(given: SegmentArguments, n: int, real: bool) -> dict[str, Any]:
+def _keywords(arguments: SegmentArguments, n: int, real: bool) -> dict[str, Any]:
     """Return SciPy's keywords for an axis of `n` samples."""
-    parse_choice("scaling", given.scaling, "density", "spectrum")
-    window = given.window
-    length = 256 if isinstance(window, str | tuple) else np.size(window) or 256
-    nperseg = min(length, n) if given.nperseg is None else given.nperseg
+    parse_choice("scaling", arguments.scaling, "density", "spectrum")
+    window = arguments.window
+    nperseg = arguments.nperseg
+    if nperseg is None:
+        is_named = isinstance(window, str | tuple)
+        nperseg = min(256 if is_named else np.size(window) or 256, n)
     nperseg = parse_count("nperseg", nperseg, 1, max(n, 1))
-    noverlap = nperseg // 2 if given.noverlap is None else given.noverlap
+    noverlap = nperseg // 2 if arguments.noverlap is None else arguments.noverlap
     noverlap = parse_count("noverlap", noverlap, 0, nperseg - 1)
-    nfft = nperseg if given.nfft is None else given.nfft
-    onesided = parse_flag("return_onesided", given.return_onesided) and real
+    nfft = nperseg if arguments.nfft is None else arguments.nfft
+    onesided = parse_flag("return_onesided", arguments.return_onesided) and real
     return {
-        "fs": _parse_rate(given.fs),
+        "fs": _parse_rate(arguments.fs),
         "window": _parse_window(window, nperseg, onesided),
         "nperseg": nperseg,
         "noverlap": noverlap,
         "nfft": parse_count("nfft", nfft, nperseg, 2**31),
-        "detrend": _parse_detrend(given.detrend, nperseg),
+        "detrend": _parse_detrend(arguments.detrend, nperseg),
         "return_onesided": onesided,
-        "scaling": given.scaling,
+        "scaling": arguments.scaling,
     }
 
 
@@ -186,37 +189,42 @@ class SegmentCall:
     @property
     def frequencies(self) -> Array:
         """Frequencies of the spectra."""
-        named = scipy.fft.rfftfreq if self.keywords["return_onesided"] else scipy.fft.fftfreq
-        return cast("Array", named(self.keywords["nfft"], 1 / self.keywords["fs"]))
+        is_onesided = self.keywords["return_onesided"]
+        frequencies_of = scipy.fft.rfftfreq if is_onesided else scipy.fft.fftfreq
+        return cast("Array", frequencies_of(self.keywords["nfft"], 1 / self.keywords["fs"]))
 
 
 def _parse_average(
-    arrays: tuple[da.Array, ...], function: str, given: SegmentArguments, options: SignalOptions
+    arrays: tuple[da.Array, ...],
+    function: str,
+    arguments: SegmentArguments,
+    options: SignalOptions,
 ) -> SegmentCall:
     """Return the validated call of a function on one or two arrays."""
     parse_signal_options(options)
     on_gpu = is_on_gpu(arrays[0]._meta)
     refuse_unsupported(options, arrays[0], function, forecast=True)
-    parse_choice("average", given.average, "mean", "median")
-    (axis,) = parse_axes("axis", (given.axis,), arrays[0].ndim)
+    parse_choice("average", arguments.average, "mean", "median")
+    (axis,) = parse_axes("axis", (arguments.axis,), arrays[0].ndim)
     if arrays[0] is arrays[-1]:
         arrays = arrays[:1]
     arrays = tuple(map(without_empty, arrays))
     real = all(a.dtype.kind != "c" for a in arrays)
-    keywords = _keywords(given, arrays[0].shape[axis], real)
+    keywords = _keywords(arguments, arrays[0].shape[axis], real)
     nperseg = keywords["nperseg"]
     nfft = keywords["nfft"]
     chunks = list(arrays[0].chunks)
     chunks[axis] = long_enough(chunks[axis], nperseg - 1)
-    wide = np.result_type(*(a.dtype for a in arrays), np.complex64)
+    complex_dtype = np.result_type(*(a.dtype for a in arrays), np.complex64)
+    real_dtype = np.empty(0, complex_dtype).real.dtype
     plan = SegmentPlan(
         function=function,
-        average=given.average,
+        average=arguments.average,
         axis=axis,
         chunks=tuple(chunks),
         joined=any(a.chunks != tuple(chunks) for a in arrays),
         dtypes=tuple(a.dtype.str for a in arrays),
-        out_dtype=(np.empty(0, wide).real.dtype if len(arrays) == 1 else wide).str,
+        out_dtype=(real_dtype if len(arrays) == 1 else complex_dtype).str,
         nperseg=nperseg,
         noverlap=keywords["noverlap"],
         nfft=nfft,
@@ -281,33 +289,40 @@ def _around_edges(a: da.Array, axis: int, count: int) -> da.Array:
     return around
 
 
-def _averaged(call: SegmentCall) -> da.Array:
-    """Return the average of the (cross) spectra of segments."""
-    plan = call.plan
+def _averaged(call: SegmentCall) -> tuple[Array, da.Array]:
+    """Return the frequencies, and the average of the (cross) spectra of segments."""
     axis = call.plan.axis
-    dtype = np.dtype(plan.out_dtype)
     spectra: Any = _spectra(call)
-    if plan.average == "mean":
-        total = spectra.sum(axis=axis) if spectra.numblocks[axis] > 1 else spectra.squeeze(axis)
-        result = total / dtype.type(plan.count)
-    else:  # the result has as many chunks of frequencies as the input of samples
-        parts = even_chunks(plan.frequencies, len(plan.chunks[axis]))
-        spectra = spectra.rechunk({axis: -1, -1: parts})
-        result = spectra.map_blocks(
-            median_of_block,
-            axis=axis,
-            bias=median_bias(plan.count),
-            drop_axis=axis,
-            dtype=dtype,
-            meta=empty_like(call.arrays[0]._meta, call.arrays[0].ndim, dtype),
-        )
-    last = result.ndim - 1  # array expressions have no moveaxis
-    result = result.transpose((*range(axis), last, *range(axis, last)))
+    average = _mean(spectra, call) if call.plan.average == "mean" else _median(spectra, call)
+    last = average.ndim - 1  # array expressions have no moveaxis
+    average = average.transpose((*range(axis), last, *range(axis, last)))
     chunks = call.options.get("chunks")
     if chunks is not None:
-        cuts = parse_chunks(chunks, call.arrays[0].chunks, result.shape, result.dtype)
-        result = result if cuts is None else result.rechunk(cuts)
-    return cast("da.Array", result)
+        cuts = parse_chunks(chunks, call.arrays[0].chunks, average.shape, average.dtype)
+        average = average if cuts is None else average.rechunk(cuts)
+    return call.frequencies, cast("da.Array", average)
+
+
+def _mean(spectra: Any, call: SegmentCall) -> Any:
+    """Return the mean over segments, from sums for each block."""
+    axis = call.plan.axis
+    total = spectra.sum(axis=axis) if spectra.numblocks[axis] > 1 else spectra.squeeze(axis)
+    return total / np.dtype(call.plan.out_dtype).type(call.plan.count)
+
+
+def _median(spectra: Any, call: SegmentCall) -> Any:
+    """Return the median over segments, in as many chunks of frequencies as the input of samples."""
+    plan = call.plan
+    dtype = np.dtype(plan.out_dtype)
+    frequencies = even_chunks(plan.frequencies, len(plan.chunks[plan.axis]))
+    return spectra.rechunk({plan.axis: -1, -1: frequencies}).map_blocks(
+        median_of_block,
+        axis=plan.axis,
+        bias=median_bias(plan.count),
+        drop_axis=plan.axis,
+        dtype=dtype,
+        meta=empty_like(call.arrays[0]._meta, call.arrays[0].ndim, dtype),
+    )
 
 
 def csd(
@@ -371,7 +386,7 @@ def csd(
     >>> frequencies
     array([0.  , 0.25, 0.5 ])
     """
-    given = SegmentArguments(
+    arguments = SegmentArguments(
         fs=fs,
         window=window,
         nperseg=nperseg,
@@ -383,8 +398,7 @@ def csd(
         axis=axis,
         average=average,
     )
-    call = _parse_average(parse_pair(x, y), "csd", given, options)
-    return call.frequencies, _averaged(call)
+    return _averaged(_parse_average(parse_pair(x, y), "csd", arguments, options))
 
 
 def welch(
@@ -434,7 +448,7 @@ memory_limit, **options
     >>> float(power.mean().compute().round(1))
     1.0
     """
-    given = SegmentArguments(
+    arguments = SegmentArguments(
         fs=fs,
         window=window,
         nperseg=nperseg,
@@ -446,8 +460,8 @@ memory_limit, **options
         axis=axis,
         average=average,
     )
-    call = _parse_average((parse_array(x, "fft"),), "welch", given, options)
-    return call.frequencies, _averaged(call)
+    arrays = (parse_array(x, "fft"),)
+    return _averaged(_parse_average(arrays, "welch", arguments, options))
 
 
 def plan_segments(x: Any, y: Any = None, **keywords: Any) -> SegmentPlan:
@@ -480,8 +494,9 @@ def plan_segments(x: Any, y: Any = None, **keywords: Any) -> SegmentPlan:
     (32767, True)
     """
     names = {field.name for field in fields(SegmentArguments)}
-    given = {name: value for name, value in keywords.items() if name in names}
+    values = {name: value for name, value in keywords.items() if name in names}
+    arguments = SegmentArguments(**values)
     options: Any = {name: value for name, value in keywords.items() if name not in names}
-    arrays = (parse_array(x, "fft"),) if y is None else parse_pair(x, y)
-    function = "welch" if y is None else "csd"
-    return _parse_average(arrays, function, SegmentArguments(**given), options).plan
+    if y is None:
+        return _parse_average((parse_array(x, "fft"),), "welch", arguments, options).plan
+    return _parse_average(parse_pair(x, y), "csd", arguments, options).plan

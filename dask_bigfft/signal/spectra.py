@@ -54,18 +54,22 @@ def _spectrum(
     real = all(a.dtype.kind != "c" for a in arrays)
     transforms = Transforms(along, nonempty(arrays[0], along), real)
     chunks = options.get("chunks")
-    there = transforms.forward(arrays[0], options, "auto" if chunks is None else chunks)
-    plans = [there, *(transforms.forward(a, options, chunks=there.chunks) for a in arrays[1:])]
-    dtype = np.result_type(*(plan.spec.out_dtype for plan in plans))
+    first_plan = transforms.forward(arrays[0], options, "auto" if chunks is None else chunks)
+    plans = [first_plan]
+    for a in arrays[1:]:
+        plans.append(transforms.forward(a, options, chunks=first_plan.chunks))
+    dtype = first_plan.spec.real_dtype
+    if len(arrays) > 1:
+        dtype = np.result_type(*(plan.spec.out_dtype for plan in plans))
     spectra = [applied(a, plan) for a, plan in zip(arrays, plans, strict=True)]
     return by_block(
         _crossed,
         *spectra,
-        dtype=there.spec.real_dtype if len(arrays) == 1 else dtype,
+        dtype=dtype,
         scale=_scale(transforms.lengths, spacing, scaling),
-        axes=spectrum_axes(there),
+        axes=spectrum_axes(first_plan),
         onesided=parse_flag("onesided", onesided),
-        phase=product_phase(spectra[0], there),
+        phase=product_phase(spectra[0], first_plan),
     )
 
 
@@ -81,7 +85,8 @@ def _crossed(
     """Return scaled products, which include the missing half of a spectrum if `onesided`."""
     x = blocks[0]
     with phase.measured(x.nbytes):
-        squared: Array = np.conjugate(x) * blocks[1] if len(blocks) > 1 else x.real**2 + x.imag**2
+        is_cross = len(blocks) == 2
+        squared: Array = np.conjugate(x) * blocks[1] if is_cross else x.real**2 + x.imag**2
         squared *= squared.real.dtype.type(scale)
         if onesided and axes[-1].half:
             squared *= axes[-1].weights(block_id, x).astype(squared.real.dtype)
@@ -203,24 +208,30 @@ def _sums_of_bins(
     block_id: tuple[int, ...],
 ) -> Array:
     """Return the result of `_binned`."""
-    pairs = zip(axes, spacing, strict=True)
-    radius = np.sqrt(sum((a.index(block_id, block) / (a.length * d)) ** 2 for a, d in pairs))
-    weights = math.prod(a.weights(block_id, block) for a in axes)
     count = len(edges) - 1
+    frequencies = [
+        axis.index(block_id, block) / (axis.length * step)
+        for axis, step in zip(axes, spacing, strict=True)
+    ]
+    radius = np.sqrt(sum(frequency**2 for frequency in frequencies))
+    weights = math.prod(axis.weights(block_id, block) for axis in axes)
     bins = np.searchsorted(np.asarray(edges, like=block), radius, side="right") - 1
     weights = np.where((bins >= 0) & (bins < count), weights, 0.0)
     bins = np.clip(bins, 0, count - 1)
-    along = [a.axis for a in axes]
+    # The transformed axes come last, as one axis of all frequencies.
+    along = [axis.axis for axis in axes]
     ends = range(-len(axes), 0)
-    flat, weight = (np.moveaxis(values, along, ends).reshape(-1) for values in (bins, weights))
-    power = np.moveaxis(block.real.astype(float) ** 2 + block.imag.astype(float) ** 2, along, ends)
-    rows = power.reshape(-1, len(flat))
-    number = 1j * np.bincount(flat, weight, count)
-    found = np.empty_like(rows, complex, shape=(len(rows), count))
-    for row, sums in zip(rows, found, strict=True):
-        sums[...] = np.bincount(flat, row * weight, count) + number
+    flat_bins = np.moveaxis(bins, along, ends).reshape(-1)
+    flat_weights = np.moveaxis(weights, along, ends).reshape(-1)
+    power = block.real.astype(float) ** 2 + block.imag.astype(float) ** 2
+    power = np.moveaxis(power, along, ends)
+    rows = power.reshape(-1, len(flat_bins))
+    number = 1j * np.bincount(flat_bins, flat_weights, count)
+    sums = np.empty_like(rows, complex, shape=(len(rows), count))
+    for row, row_sums in zip(rows, sums, strict=True):
+        row_sums[...] = np.bincount(flat_bins, row * flat_weights, count) + number
     ones = (1,) * (len(axes) - 1)
-    return np.moveaxis(found.reshape(*power.shape[: -len(axes)], *ones, count), ends, along)
+    return np.moveaxis(sums.reshape(*power.shape[: -len(axes)], *ones, count), ends, along)
 
 
 def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> Array:
@@ -230,7 +241,7 @@ def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> A
         highest = min((n // 2) / (n * d) for n, d in zip(lengths, spacing, strict=True))
         return np.asarray((np.arange(int(highest / width + 1e-9) + 2) - 0.5) * width)
     allowed = "None, or two or more rising edges"
-    edges = parse_as(lambda found: np.asarray(found, float), "bins", bins, allowed)
+    edges = parse_as(lambda values: np.asarray(values, float), "bins", bins, allowed)
     if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
         raise_invalid("bins", bins, allowed)
     return edges
@@ -283,29 +294,39 @@ def radial_power_spectrum(
     real = array.dtype.kind != "c"
     lengths = nonempty(array, along)
     scale = _scale(lengths, spacing, scaling)
-    _, there = planned(array, Transforms(along, lengths, real), options, back=False)
+    transforms = Transforms(along, lengths, real)
+    _, plan = planned(array, transforms, options, with_inverse=False)
     edges = _edges(bins, lengths, spacing)
-    spectrum = applied(array, there)
-    chunks = tuple(
-        cut if a not in along else ((len(edges) - 1 if a == along[-1] else 1),) * len(cut)
-        for a, cut in enumerate(spectrum.chunks)
-    )
+    spectrum = applied(array, plan)
+    chunks = list(spectrum.chunks)
+    for axis in along:  # one bin, or all of them along the last axis, for each block
+        length = len(edges) - 1 if axis == along[-1] else 1
+        chunks[axis] = (length,) * len(chunks[axis])
     sums = by_block(
         _binned,
         spectrum,
         dtype=complex,
-        chunks=chunks,
-        axes=spectrum_axes(there),
+        chunks=tuple(chunks),
+        axes=spectrum_axes(plan),
         spacing=spacing,
         edges=edges,
-        phase=product_phase(spectrum, there),
+        phase=product_phase(spectrum, plan),
     )
-    for axis in along:  # blocks have the same shape
-        ends = itertools.pairwise((0, *itertools.accumulate(sums.chunks[axis])))
-        parts = [sums[(slice(None),) * axis + (slice(*pair),)] for pair in ends]
-        sums = parts[0] if len(parts) == 1 else da.stack(parts).sum(axis=0)
-    sums = sums.squeeze(axis=along[:-1]) if len(along) > 1 else sums
+    for axis in along:
+        sums = _sum_of_blocks(sums, axis)
+    if len(along) > 1:
+        sums = sums.squeeze(axis=along[:-1])
     return (edges[1:] + edges[:-1]) / 2, by_block(_mean, sums, scale=scale, dtype=float)
+
+
+def _sum_of_blocks(a: Any, axis: int) -> Any:
+    """Return the sum of an array's blocks, which have the same shape, along an axis."""
+    if a.numblocks[axis] == 1:
+        return a
+    bounds = (0, *itertools.accumulate(a.chunks[axis]))
+    before = (slice(None),) * axis
+    blocks = [a[(*before, slice(low, high))] for low, high in itertools.pairwise(bounds)]
+    return da.stack(blocks).sum(axis=0)
 
 
 @on_own_gpu

@@ -53,14 +53,17 @@ class Transforms:
         return make_plan(a, name, self.lengths, self.axes, **extras)
 
     def inverse(
-        self, a: da.Array, options: SignalOptions, windows: dict[int, tuple[int, int]]
+        self,
+        a: da.Array,
+        options: SignalOptions,
+        windows: dict[int, tuple[int, int]],
     ) -> Plan:
         """Return the plan of the inverse transform of a spectrum, cropped to windows."""
         extras = inner_extras(options, order=self.orders, chunks=options.get("chunks"))
         lengths = dict(zip(self.axes, self.lengths, strict=True))
-        kept = {axis: w for axis, w in windows.items() if w != (0, lengths[axis])}
+        crops = {axis: w for axis, w in windows.items() if w != (0, lengths[axis])}
         name = "irfftn" if self.real else "ifftn"
-        return make_plan(a, name, self.lengths, self.axes, windows=kept, **extras)
+        return make_plan(a, name, self.lengths, self.axes, windows=crops, **extras)
 
 
 def planned(
@@ -68,36 +71,37 @@ def planned(
     natural: Transforms,
     options: SignalOptions,
     *,
-    back: bool = True,
+    with_inverse: bool = True,
     movable: tuple[int, ...] | None = None,
 ) -> tuple[Transforms, Plan]:
     """Return the transforms with the fewest exchanges, and the plan of the forward transform.
 
-    Exchanges of the inverse count if `back`. Transposed order is considered along split axes of the
-    transforms in `natural` order, if they are in `movable`: all by default. Plans are measured when
-    the order is known.
+    Exchanges of the inverse count if `with_inverse`. Transposed order is considered along split
+    axes of the transforms in `natural` order, if they are in `movable`: all by default. Plans are
+    measured when the order is known.
     """
     estimated = without_measuring(options)
-    there = natural.forward(a, estimated)
+    best = natural
+    best_plan = natural.forward(a, estimated)
     split = [
         program.axis
-        for program in there.programs
+        for program in best_plan.programs
         if len(program.steps) > 1 and (movable is None or program.axis in movable)
     ]
-    transforms = natural
-    least = there
-    price = _price(a, natural, there, estimated, back) if split else (0, 0.0)
+    best_price = (0, 0.0)
+    if split:
+        best_price = _price(a, natural, best_plan, estimated, with_inverse)
     for axis in split:
         transposed = replace(natural, transposed=axis)
-        there = transposed.forward(a, estimated)
-        other_price = _price(a, transposed, there, estimated, back)
-        if other_price < price:
-            transforms = transposed
-            least = there
-            price = other_price
+        plan = transposed.forward(a, estimated)
+        price = _price(a, transposed, plan, estimated, with_inverse)
+        if price < best_price:
+            best = transposed
+            best_plan = plan
+            best_price = price
     if is_measured(options):
-        least = transforms.forward(a, options)
-    return transforms, least
+        best_plan = best.forward(a, options)
+    return best, best_plan
 
 
 def is_measured(options: SignalOptions) -> bool:
@@ -111,13 +115,17 @@ def without_measuring(options: SignalOptions) -> SignalOptions:
 
 
 def _price(
-    a: da.Array, transforms: Transforms, there: Plan, options: SignalOptions, back: bool
+    a: da.Array,
+    transforms: Transforms,
+    forward: Plan,
+    options: SignalOptions,
+    with_inverse: bool,
 ) -> tuple[int, float]:
     """Return the number of exchanges of both transforms, and their forecast seconds."""
-    plans = [there]
-    spec = there.spec
-    if back:
-        spectrum = da.zeros_like(a, spec.out_dtype, chunks=there.chunks, shape=spec.out_shape)
+    plans = [forward]
+    spec = forward.spec
+    if with_inverse:
+        spectrum = da.zeros_like(a, spec.out_dtype, chunks=forward.chunks, shape=spec.out_shape)
         plans.append(transforms.inverse(spectrum, {**options, "chunks": "auto"}, {}))
     return sum(len(p.travelling) for p in plans), sum(p.expected.seconds for p in plans)
 
@@ -146,9 +154,9 @@ class ProductPhase:
         emit("product", plan=self.token, index=self.index, nbytes=nbytes, seconds=seconds)
 
 
-def product_phase(spectrum: da.Array, there: Plan) -> ProductPhase:
+def product_phase(spectrum: da.Array, plan: Plan) -> ProductPhase:
     """Return the phase of the work on a spectrum that a plan made."""
-    return ProductPhase(plan_token(spectrum), len(there.rounds))
+    return ProductPhase(plan_token(spectrum), len(plan.rounds))
 
 
 @dataclass(frozen=True)
@@ -207,10 +215,11 @@ class SpectrumAxis:
         return np.where(2 * index % first == 0, 1.0, 2.0)
 
 
-def spectrum_axes(there: Plan) -> tuple[SpectrumAxis, ...]:
+def spectrum_axes(plan: Plan) -> tuple[SpectrumAxis, ...]:
     """Return the transformed axes of the spectrum that a plan makes."""
-    spec = there.spec
-    return tuple(
-        SpectrumAxis(a, n, order, a == spec.real_axis, (0, *itertools.accumulate(there.chunks[a])))
-        for a, n, order in zip(spec.axes, spec.lengths, spec.orders_out, strict=True)
-    )
+    spec = plan.spec
+    axes = []
+    for axis, length, order in zip(spec.axes, spec.lengths, spec.orders_out, strict=True):
+        bounds = (0, *itertools.accumulate(plan.chunks[axis]))
+        axes.append(SpectrumAxis(axis, length, order, axis == spec.real_axis, bounds))
+    return tuple(axes)

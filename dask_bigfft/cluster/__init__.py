@@ -15,7 +15,7 @@ What only the client or the scheduler needs is imported there.
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import dask
 from dask.utils import parse_bytes
@@ -94,17 +94,19 @@ def register(
         raise_invalid("client", client, "a distributed.Client that is connected to a cluster")
     raise_if_asynchronous(client)
     check_versions(client, own_version())
-    known = client.run_on_scheduler(_memory_numbers)
-    before = known or (0, 0, parse_bytes(dask.config.get("array.chunk-size")))
-    given = ("prefault", prefault, 0), ("pinned", pinned, 0), ("block_size", block_size, 1)
-    wanted = tuple(
-        old if value is None else parse_count(name, value, least)
-        for (name, value, least), old in zip(given, before, strict=True)
+    registered = client.run_on_scheduler(_memory_numbers)
+    old_prefault, old_pinned, old_block = registered or (
+        0,
+        0,
+        parse_bytes(dask.config.get("array.chunk-size")),
     )
-    if known not in (None, wanted):
+    prefault = old_prefault if prefault is None else parse_count("prefault", prefault, 0)
+    pinned = old_pinned if pinned is None else parse_count("pinned", pinned, 0)
+    block = old_block if block_size is None else parse_count("block_size", block_size, 1)
+    if registered not in (None, (prefault, pinned, block)):
         client.unregister_worker_plugin(MemoryPlugin.name)
     # Devices come first, because memory allocated after they are opened is pinned.
-    for plugin in (WatchWorker(), MemoryPlugin(*wanted), WatchScheduler()):
+    for plugin in (WatchWorker(), MemoryPlugin(prefault, pinned, block), WatchScheduler()):
         client.register_plugin(plugin)
     client.run(_tell, on_error="return")
 
@@ -131,11 +133,13 @@ def check_versions(client: Client, version: str) -> None:
     ClusterError
         Lists all processes that differ.
     """
-    found = {"the scheduler": client.run_on_scheduler(eval, _ASK)}
-    answers = client.run(eval, _ASK, on_error="return")
-    found |= {f"worker {address}": answer for address, answer in answers.items()}
+    versions = {"the scheduler": client.run_on_scheduler(eval, _ASK)}
+    for address, answer in client.run(eval, _ASK, on_error="return").items():
+        versions[f"worker {address}"] = answer
     wrong = "; ".join(
-        f"{place}: {answer or 'not there'}" for place, answer in found.items() if answer != version
+        f"{process}: {answer or 'not there'}"
+        for process, answer in versions.items()
+        if answer != version
     )
     if wrong:
         raise ClusterError(
@@ -173,8 +177,7 @@ async def _leave(dask_scheduler: Any = None) -> list[str]:
 
 def state(client: Any) -> dict[str, Any]:
     """Return the runs and workers known to the scheduler of a registered cluster."""
-    found: dict[str, Any] = client.sync(client.scheduler.bigfft_state)
-    return found
+    return cast("dict[str, Any]", client.sync(client.scheduler.bigfft_state))
 
 
 def cluster_records(client: Any, token: str) -> dict[str, PlanRecord]:
@@ -188,8 +191,8 @@ def cluster_records(client: Any, token: str) -> dict[str, PlanRecord]:
         Token of the plan in task names.
     """
     raise_if_asynchronous(client)
-    found = client.run(_record, token)
-    return {address: record for address, record in found.items() if record is not None}
+    records = client.run(_record, token)
+    return {address: record for address, record in records.items() if record is not None}
 
 
 def _record(token: str, dask_worker: Any = None) -> PlanRecord | None:

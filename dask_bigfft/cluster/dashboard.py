@@ -52,9 +52,11 @@ def page(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
 
     def refresh() -> None:
         plugin = scheduler.plugins.get("bigfft")
-        gone = ["Transforms are no longer followed here."]
-        texts = gone if plugin is None else page_html(plugin.state())
-        for section, text in zip(sections, [*texts, *[""] * len(sections)], strict=False):
+        texts = ["Transforms are no longer followed here."]
+        if plugin is not None:
+            texts = page_html(plugin.state())
+        texts += [""] * (len(sections) - len(texts))
+        for section, text in zip(sections, texts, strict=True):
             section.text = text
 
     refresh()
@@ -109,46 +111,62 @@ def page_html(state: Mapping[str, Any]) -> list[str]:
     """
     workers = {worker["address"]: worker["name"] for worker in state["workers"]}
     colours = "".join(legend([*COLOURS.items(), ("part of a round", PART)]))
-    parts = [f'<b>{escape(totals_text(state))}</b><br><svg width="600" height="22">{colours}</svg>']
+    totals = escape(totals_text(state))
+    sections = [f'<b>{totals}</b><br><svg width="600" height="22">{colours}</svg>']
     for number, run in enumerate(state["runs"][: -SHOWN - 1 : -1]):
-        speeds = phases(run)
-        mark = " (mark: by the profile)" * any(bar.mark for bar in speeds)
-        parts.append(
-            f'<section data-token="{escape(run["token"])}">'
-            f"<details{' open' if run['state'] == 'running' or number == 0 else ''}>"
-            f"<summary><b>{escape(run['name'])} {escape(run['token'][:6])}</b>, "
-            f"{escape(run['state'])}</summary>"
-            + side_by_side(
-                run_html(run),
-                bars_html(f"Phases: speed of a thread, time of all threads{mark}", speeds),
-                bars_html("Workers: made in rounds", balance(run, workers)),
-            )
-            + "</details></section>"
-        )
+        is_open = run["state"] == "running" or number == 0
+        sections.append(section_html(run, workers, is_open))
     if not state["runs"]:
-        parts.append("<p>No transform has been seen yet.</p>")
+        sections.append("<p>No transform has been seen yet.</p>")
     memory = [memory_bar(worker) for worker in state["workers"]]
     devices = [bar for worker in state["workers"] for bar in device_bars(worker)]
-    title = "Devices: part of the time with work (dark: memory reserved, of what may be)"
-    held = bars_html("Workers: memory (dark: kept by the arena; mark: limit)", memory)
-    return [*parts, side_by_side(held, bars_html(title, devices, most=1.0))]
+    memory_title = "Workers: memory (dark: kept by the arena; mark: limit)"
+    devices_title = "Devices: part of the time with work (dark: memory reserved, of what may be)"
+    sections.append(
+        side_by_side(
+            bars_html(memory_title, memory),
+            bars_html(devices_title, devices, most=1.0),
+        )
+    )
+    return sections
+
+
+def section_html(run: Mapping[str, Any], workers: Mapping[str, str], is_open: bool) -> str:
+    """Return the section of a run, which is folded unless it is open."""
+    speeds = phases(run)
+    speeds_title = "Phases: speed of a thread, time of all threads"
+    if any(bar.mark for bar in speeds):
+        speeds_title += " (mark: by the profile)"
+    columns = side_by_side(
+        run_html(run),
+        bars_html(speeds_title, speeds),
+        bars_html("Workers: made in rounds", balance(run, workers)),
+    )
+    return (
+        f'<section data-token="{escape(run["token"])}">'
+        f"<details{' open' if is_open else ''}>"
+        f"<summary><b>{escape(run['name'])} {escape(run['token'][:6])}</b>, "
+        f"{escape(run['state'])}</summary>{columns}</details></section>"
+    )
 
 
 def totals_text(state: Mapping[str, Any]) -> str:
     """Return the total speed of running transforms, or a warning, in a sentence."""
-    going = [run for run in state["runs"] if run["state"] == "running"]
-    other = [w for w in state["workers"] if w["version"] not in (None, state["version"])]
-    if other:
-        listed = ", ".join(f"{w['name']} ({w['version']})" for w in other)
-        return f"Workers with another version than {state['version']} of dask_bigfft: {listed}."
-    if not going:
+    version = state["version"]
+    others = [worker for worker in state["workers"] if worker["version"] not in (None, version)]
+    if others:
+        names = ", ".join(f"{worker['name']} ({worker['version']})" for worker in others)
+        return f"Workers with another version than {version} of dask_bigfft: {names}."
+    running = [run for run in state["runs"] if run["state"] == "running"]
+    if not running:
         return "Nothing is being transformed."
-    speed = human_count(sum(run["bytes_per_second"] for run in going), "B/s")
-    work = human_count(sum(run["flops_per_second"] for run in going), "FLOP/s")
-    return f"{len(going)} transform{'s' * (len(going) > 1)} running: {speed}, {work}."
+    noun = "transform" if len(running) == 1 else "transforms"
+    speed = human_count(sum(run["bytes_per_second"] for run in running), "B/s")
+    work = human_count(sum(run["flops_per_second"] for run in running), "FLOP/s")
+    return f"{len(running)} {noun} running: {speed}, {work}."
 
 
-def made(work: Mapping[str, Any]) -> str:
+def work_text(work: Mapping[str, Any]) -> str:
     """Return the bytes and seconds of a phase or worker as text."""
     return f"{human_bytes(work['nbytes'])} in {human_seconds(work['seconds'])}"
 
@@ -159,7 +177,7 @@ def phases(run: Mapping[str, Any]) -> list[Bar]:
     for phase in run["phases"]:
         speed = phase["bytes_per_thread_second"]
         colour = COLOURS.get(phase["phase"], PART)
-        text = f"{human_count(speed, 'B/s')}: {made(phase)}"
+        text = f"{human_count(speed, 'B/s')}: {work_text(phase)}"
         name = f"{phase['phase']} {phase['index']}"
         bars.append(Bar(name, speed, text, colour, mark=phase["limit"]))
     return bars
@@ -167,10 +185,11 @@ def phases(run: Mapping[str, Any]) -> list[Bar]:
 
 def balance(run: Mapping[str, Any], workers: Mapping[str, str]) -> list[Bar]:
     """Return a bar for each worker of a run: the bytes of its rounds."""
-    return [
-        Bar(workers.get(address, f"{address} (gone)"), done["nbytes"], made(done), COLOURS["round"])
-        for address, done in run["balance"].items()
-    ]
+    bars = []
+    for address, work in run["balance"].items():
+        name = workers.get(address, f"{address} (gone)")
+        bars.append(Bar(name, work["nbytes"], work_text(work), COLOURS["round"]))
+    return bars
 
 
 def memory_bar(worker: Mapping[str, Any]) -> Bar:
@@ -178,7 +197,9 @@ def memory_bar(worker: Mapping[str, Any]) -> Bar:
     arena = worker["arena"].get("allocated_bytes", 0) + worker["arena"].get("idle_bytes", 0)
     limit = worker["memory_limit"] or None
     memory = worker["memory"]
-    text = human_bytes(memory) + (f" of {human_bytes(limit)}" if limit else "")
+    text = human_bytes(memory)
+    if limit is not None:
+        text += f" of {human_bytes(limit)}"
     return Bar(worker["name"], memory, text, inside=arena, mark=limit)
 
 
@@ -192,6 +213,6 @@ def device_bars(worker: Mapping[str, Any]) -> list[Bar]:
         tasks = worker["devices_in_use"]
         text = f"{100 * device['busy_share']:.0f} %, {used}, {tasks} tasks on the worker's devices"
         name = f"{worker['name']}: {device['name']} {place}"
-        held = memory / budget if budget else 0.0
-        bars.append(Bar(name, device["busy_share"], text, inside=held))
+        memory_share = memory / budget if budget else 0.0
+        bars.append(Bar(name, device["busy_share"], text, inside=memory_share))
     return bars

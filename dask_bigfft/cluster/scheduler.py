@@ -125,21 +125,23 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
         return {**run.summary(), "phases": phases, "balance": balance}
 
     def _worker(self, address: str, worker: Any) -> dict[str, Any]:
-        told, devices = (worker.metrics.get(name, {}) for name in (METRIC, dispatch.METRIC))
+        """Return what is known about a worker, by its last heartbeat."""
+        metrics = worker.metrics.get(METRIC, {})
+        devices = worker.metrics.get(dispatch.METRIC, {})
         return {
             "address": address,
             "name": str(worker.name),
             "threads": worker.nthreads,
             "memory": int(worker.metrics.get("memory", 0)),
             "memory_limit": int(worker.memory_limit or 0),
-            "version": told.get("version"),
-            "arena": told.get("arena", {}),
+            "version": metrics.get("version"),
+            "arena": metrics.get("arena", {}),
             "devices": devices.get("devices", []),
             "devices_in_use": devices.get("in_use", 0),
         }
 
 
-def to_run(known: Mapping[Any, Any], wanted: Iterable[Any]) -> list[tuple[Any, Any]]:
+def to_run(tasks: Mapping[Any, Any], results: Iterable[Any]) -> list[tuple[Any, Any]]:
     """Return key and specification of the tasks that will run to compute results.
 
     Results in memory, such as those of `persist`, and the tasks before them do not run again. If
@@ -147,22 +149,22 @@ def to_run(known: Mapping[Any, Any], wanted: Iterable[Any]) -> list[tuple[Any, A
 
     Parameters
     ----------
-    known : mapping
+    tasks : mapping
         The scheduler's tasks.
-    wanted : iterable of keys
+    results : iterable of keys
         Results requested by a client.
     """
-    found: dict[Any, Any] = {}
-    rest = list(wanted)
-    while rest:
-        key = rest.pop()
-        task = known.get(key)
-        if task is None or key in found:
+    specifications: dict[Any, Any] = {}
+    pending = list(results)
+    while pending:
+        key = pending.pop()
+        task = tasks.get(key)
+        if task is None or key in specifications:
             continue
         if task.state != "memory" or str(key).startswith(PLAN_NAME):
-            found[key] = task.run_spec
-            rest += [needed.key for needed in task.dependencies]
-    return list(found.items())
+            specifications[key] = task.run_spec
+            pending += [dependency.key for dependency in task.dependencies]
+    return list(specifications.items())
 
 
 # --- routes ---------------------------------------------------------------------------------
@@ -181,8 +183,9 @@ def http_prefix(scheduler: Any) -> str:
         for rule in router.rules:
             for inner in getattr(rule.target, "rules", [rule]):
                 pattern = getattr(getattr(inner.matcher, "regex", None), "pattern", "")
-                if found := re.fullmatch(r"(.*)/health\$?", pattern):
-                    return found[1]
+                match = re.fullmatch(r"(.*)/health\$?", pattern)
+                if match:
+                    return match[1]
     return ""
 
 
@@ -200,8 +203,10 @@ class State(RequestHandler):  # type: ignore[misc, unused-ignore]
 
 def _menu(scheduler: Any) -> list[str]:
     """Return the mutable list of pages in the dashboard's menu; empty without a dashboard."""
-    there = dashboard is not None and scheduler.http_application.applications
-    return template_variables(scheduler)["pages"] if there else []
+    if dashboard is None or not scheduler.http_application.applications:
+        return []
+    pages: list[str] = template_variables(scheduler)["pages"]
+    return pages
 
 
 def add_routes(scheduler: Any) -> None:

@@ -60,19 +60,32 @@ class Stage(NamedTuple):
     flops: float = 0.0
 
 
+class StageProgress(NamedTuple):
+    """Finished tasks of a stage.
+
+    The bytes include those of preceding stages without tasks, which are fused into it.
+    """
+
+    stage: Stage
+    nbytes: int
+    finished: int
+    tasks: int
+
+
 def stages(plan: Plan) -> list[Stage]:
     """Return the stages of a run that reads an array, transforms it and writes the result."""
-    spec = plan.spec
+    dtype = np.dtype(plan.spec.dtype)
     last = len(plan.rounds)
-    work = {phase.index: phase.flops for phase in phase_forecasts(plan) if phase.name == "round"}
-    found = [Stage(READ, "reading", plan.source.size * np.dtype(spec.dtype).itemsize)]
+    flops = {phase.index: phase.flops for phase in phase_forecasts(plan) if phase.name == "round"}
+    in_order = [Stage(READ, "reading", plan.source.size * dtype.itemsize)]
     for number, exchange in enumerate(plan.exchanges, 1):
         if number <= last:
             label = f"round {number} of {last}"
-            found.append(Stage(f"round{number}", label, exchange.nbytes, work[number]))
+            in_order.append(Stage(f"round{number}", label, exchange.nbytes, flops[number]))
         else:
-            found.append(Stage("unpack", "last exchange", exchange.nbytes))
-    return [*found, Stage(WRITE, "writing", plan.result.size * spec.out_dtype.itemsize)]
+            in_order.append(Stage("unpack", "last exchange", exchange.nbytes))
+    in_order.append(Stage(WRITE, "writing", plan.result.size * plan.spec.out_dtype.itemsize))
+    return in_order
 
 
 def stage_of(name: str) -> str | None:
@@ -81,8 +94,9 @@ def stage_of(name: str) -> str | None:
     >>> stage_of("bigfft_round2-store-map-0a1b"), stage_of("array-0a1b"), stage_of("store-map-0a1b")
     ('round2', 'read', 'write')
     """
-    if ours := _STAGE.search(name):
-        return ours[1]
+    match = _STAGE.search(name)
+    if match:
+        return match[1]
     if name.startswith("store-map"):
         return WRITE
     return READ if name.startswith("array-") else None
@@ -118,7 +132,7 @@ class PlanProgress:
         self.stages = stages(plan)
         #: Number of tasks of each stage: total, and finished.
         self.total = Counter[str]()
-        self.done = Counter[str]()
+        self.finished = Counter[str]()
         self.started = now()
         self.begun = False
         self.stopped: float | None = None
@@ -136,8 +150,8 @@ class PlanProgress:
 
     def count(self, stage: str) -> None:
         """Count a finished task of a stage."""
-        self.done[stage] += 1
-        if all(self.done[key] >= count for key, count in self.total.items()):
+        self.finished[stage] += 1
+        if all(self.finished[key] >= count for key, count in self.total.items()):
             self.stop()
 
     def stop(self, failure: str | None = None) -> None:
@@ -146,16 +160,14 @@ class PlanProgress:
             self.failure = failure
             self.stopped = self.now()
 
-    def _progress(self) -> Iterator[tuple[Stage, int, int, int]]:
-        """Yield each stage with tasks, its bytes, and its numbers of finished and all tasks.
-
-        The bytes include those of preceding stages without tasks, which are fused into it.
-        """
+    def _progress(self) -> Iterator[StageProgress]:
+        """Yield the progress of each stage with tasks."""
         nbytes = 0
         for stage in self.stages:
             nbytes += stage.nbytes
-            if total := self.total[stage.key]:
-                yield stage, nbytes, min(self.done[stage.key], total), total
+            tasks = self.total[stage.key]
+            if tasks:
+                yield StageProgress(stage, nbytes, min(self.finished[stage.key], tasks), tasks)
                 nbytes = 0
 
     def summary(self) -> dict[str, Any]:
@@ -165,33 +177,39 @@ class PlanProgress:
         while it is unknown.
         """
         progress = list(self._progress())
-        total = sum(nbytes for _, nbytes, _, _ in progress)
-        done = sum(nbytes * count // tasks for _, nbytes, count, tasks in progress)
-        flops = sum(stage.flops * count / tasks for stage, _, count, tasks in progress)
-        running = self.stopped is None
+        total_nbytes = sum(part.nbytes for part in progress)
+        nbytes = sum(part.nbytes * part.finished // part.tasks for part in progress)
+        flops = sum(part.stage.flops * part.finished / part.tasks for part in progress)
+        is_running = self.stopped is None
         end = self.now() if self.stopped is None else self.stopped
         elapsed = max(0.0, end - self.started - self.compiled)
-        going = (stage.label for stage, _, count, tasks in progress if count < tasks)
-        label = next(going, "done" if self.total else "starting")
-        known = running and total and done / total > 0.02 and elapsed > 1
         return {
             "token": self.token,
             **plan_summary(self.plan),
-            "state": self.failure or ("running" if running else "done"),
-            "stage": "compiling" if self.compiling and running else label,
+            "state": self.failure or ("running" if is_running else "done"),
+            "stage": self._stage_label(progress),
             "started": self.started,
             "elapsed": elapsed,
             "compiled": self.compiled,
-            "left": elapsed * (total / done - 1) if known else None,
-            "bytes_done": done,
-            "bytes_total": total,
-            "bytes_per_second": done / elapsed if elapsed > 0 else 0.0,
+            "left": _seconds_left(nbytes, total_nbytes, elapsed) if is_running else None,
+            "bytes_done": nbytes,
+            "bytes_total": total_nbytes,
+            "bytes_per_second": nbytes / elapsed if elapsed > 0 else 0.0,
             "flops_per_second": flops / elapsed if elapsed > 0 else 0.0,
             "stages": [
-                {**stage._asdict(), "done": count, "total": tasks}
-                for stage, _, count, tasks in progress
+                {**part.stage._asdict(), "done": part.finished, "total": part.tasks}
+                for part in progress
             ],
         }
+
+    def _stage_label(self, progress: Sequence[StageProgress]) -> str:
+        """Return the label of the active stage."""
+        if self.compiling and self.stopped is None:
+            return "compiling"
+        for part in progress:
+            if part.finished < part.tasks:
+                return part.stage.label
+        return "done" if self.total else "starting"
 
 
 class Board:
@@ -208,23 +226,26 @@ class Board:
         Tasks are pairs of a key and a task of dask's task specification, with its dependencies.
         """
         tasks = list(tasks)
-        begun = [self._begin(plan, token) for token, plan in plans_among(tasks).items()]
-        if begun:
-            working = [(k, task) for k, task in tasks if not isinstance(task, Alias | DataNode)]
-            counts = Counter(name_of(key) for key, _ in working)
-            # one task represents all tasks of its name
-            self._assign(counts, {name_of(key): task for key, task in reversed(working)})
-        return begun
+        runs = [self._begin(plan, token) for token, plan in plans_among(tasks).items()]
+        if not runs:
+            return []
+        working = [(k, task) for k, task in tasks if not isinstance(task, Alias | DataNode)]
+        counts = Counter(name_of(key) for key, _ in working)
+        # one task represents all tasks of its name
+        self._assign(counts, {name_of(key): task for key, task in reversed(working)})
+        return runs
 
     def _begin(self, plan: Plan, token: str) -> PlanProgress:
-        run = self.runs[token] = PlanProgress(plan, token)
+        """Add a run, and forget the oldest if there are many."""
+        run = PlanProgress(plan, token)
+        self.runs[token] = run
         self.runs.move_to_end(token)
         while len(self.runs) > KEPT_RUNS:
             self.runs.popitem(last=False)
         for name, stages in list(self._stages.items()):
-            kept_stages = {t: stage for t, stage in stages.items() if t in self.runs}
-            self._stages[name] = kept_stages
-            if not kept_stages:
+            remaining = {t: stage for t, stage in stages.items() if t in self.runs}
+            self._stages[name] = remaining
+            if not remaining:
                 del self._stages[name]
         self._stages[f"{PLAN_NAME}{token}"] = {token: PLAN}
         return run
@@ -233,25 +254,33 @@ class Board:
         """Assign a run and a stage to every task name, first to those of rounds."""
         sources: dict[str, str] = {}
         for name, fused_task in tasks.items():
-            stages = dict[str, str]()
-            for key, task in unfused(name, fused_task):
-                token = self._token_of(name_of(key), task)
-                if token is None:
-                    continue
-                sources |= dict.fromkeys(_needs(task), token)
-                stage = stage_of(name_of(key))
-                if stage is not None:
-                    stages[token] = stage
+            stages = self._stages_of_rounds(name, fused_task, sources)
             if stages:
                 self._enter(name, stages, counts[name])
         for name, task in tasks.items():
             stage = stage_of(name)
             if stage == READ and name in sources:
                 self._enter(name, {sources[name]: READ}, counts[name])
-            known = _needs(task) & self._stages.keys()
-            if stage == WRITE and known:
-                *_, last_token = self._stages[known.pop()]
+            stored = _needs(task) & self._stages.keys()
+            if stage == WRITE and stored:
+                *_, last_token = self._stages[stored.pop()]
                 self._enter(name, {last_token: WRITE}, counts[name])
+
+    def _stages_of_rounds(self, name: str, fused: Any, sources: dict[str, str]) -> dict[str, str]:
+        """Return the stages of a task by the token of their run.
+
+        The names of the tasks that these depend on are added to `sources`.
+        """
+        stages: dict[str, str] = {}
+        for key, task in unfused(name, fused):
+            token = self._token_of(name_of(key), task)
+            if token is None:
+                continue
+            sources.update(dict.fromkeys(_needs(task), token))
+            stage = stage_of(name_of(key))
+            if stage is not None:
+                stages[token] = stage
+        return stages
 
     def _token_of(self, name: str, task: Any) -> str | None:
         """Return the token of the run to which a task belongs, or None."""
@@ -314,6 +343,13 @@ def _bytes_of(runs: Sequence[Summary]) -> tuple[int, int]:
     return sum(run["bytes_done"] for run in runs), sum(run["bytes_total"] for run in runs)
 
 
+def _seconds_left(nbytes: int, total: int, elapsed: float) -> float | None:
+    """Return the remaining time at the speed so far; None while that is unknown."""
+    if not total or nbytes / total <= 0.02 or elapsed <= 1:
+        return None
+    return elapsed * (total / nbytes - 1)
+
+
 def _times(elapsed: float, compiled: float, left: float | None) -> str:
     """Return the elapsed time of runs, the time of compilation before, and the remaining time."""
     text = f"{human_seconds(elapsed)} elapsed"
@@ -326,25 +362,26 @@ def line_of(runs: Sequence[Summary]) -> str:
     """Return one line with the progress of runs."""
     if not runs:
         return f"{'starting':13}   0 %"
-    done, total = _bytes_of(runs)
-    begun = min(run["started"] for run in runs)
-    elapsed = max(run["started"] + run["elapsed"] for run in runs) - begun
-    share = done / total if total else 0.0
-    text = f"{label_of(runs)} {100 * share:3.0f} %  {human_bytes(done)} of {human_bytes(total)}"
-    speed = f", {human_count(done / elapsed, 'B/s')}" if elapsed > 0 else ""
-    known = is_running(runs) and 0.02 < share < 1 and elapsed > 1
-    left = elapsed * (1 / share - 1) if known else None
-    return f"{text}{speed}, {_times(elapsed, sum(run['compiled'] for run in runs), left)}"
+    nbytes, total = _bytes_of(runs)
+    started = min(run["started"] for run in runs)
+    elapsed = max(run["started"] + run["elapsed"] for run in runs) - started
+    share = nbytes / total if total else 0.0
+    text = f"{label_of(runs)} {100 * share:3.0f} %  {human_bytes(nbytes)} of {human_bytes(total)}"
+    if elapsed > 0:
+        text += f", {human_count(nbytes / elapsed, 'B/s')}"
+    is_unfinished = is_running(runs) and share < 1
+    left = _seconds_left(nbytes, total, elapsed) if is_unfinished else None
+    return f"{text}, {_times(elapsed, sum(run['compiled'] for run in runs), left)}"
 
 
 def label_of(runs: Sequence[Summary]) -> str:
     """Return the active stage; of several runs also the number of the active one."""
-    going = [run for run in runs if run["state"] == "running"]
-    begun = [run for run in going if run["bytes_done"]]
-    stage = (*begun, *going, runs[-1])[0]["stage"]
+    running = [run for run in runs if run["state"] == "running"]
+    begun = [run for run in running if run["bytes_done"]]
+    stage = (*begun, *running, runs[-1])[0]["stage"]
     if len(runs) == 1:
         return f"{stage:13}"
-    number = min(len(runs) - len(going) + 1, len(runs))
+    number = min(len(runs) - len(running) + 1, len(runs))
     return f"transform {number} of {len(runs)}, {stage:13}"
 
 
@@ -370,20 +407,31 @@ class TextDisplay:
         The last call ends the line, or removes it if no run has begun.
         """
         now = time.monotonic()
+        if self.terminal:
+            if last or now - self._shown >= OFTEN:
+                self._shown = now
+                self._rewrite_line(runs, last)
+            return
         label = label_of(runs) if runs else ""
-        if self.terminal and (last or now - self._shown >= OFTEN):
-            done, total = _bytes_of(runs)
-            filled = 20 * done // total if total else 0
+        if label == self._label and now - self._shown < SPARSE:
+            return
+        if runs or not last:
+            print(line_of(runs), file=self.stream, flush=True)
+        self._shown = now
+        self._label = label
+
+    def _rewrite_line(self, runs: Sequence[Summary], last: bool) -> None:
+        """Write the line of a terminal over the one before."""
+        if last and not runs:
+            line = ""
+            end = "\r"
+        else:
+            nbytes, total = _bytes_of(runs)
+            filled = 20 * nbytes // total if total else 0
             line = f"[{'#' * filled}{'.' * (20 - filled)}] {line_of(runs)}"
-            line, end = ("", "\r") if last and not runs else (line, "\n" if last else "")
-            print(f"\r{line.ljust(self._width)}", end=end, file=self.stream, flush=True)
-            self._shown = now
-            self._width = len(line)
-        elif not self.terminal and (label != self._label or now - self._shown >= SPARSE):
-            if runs or not last:
-                print(line_of(runs), file=self.stream, flush=True)
-            self._shown = now
-            self._label = label
+            end = "\n" if last else ""
+        print(f"\r{line.ljust(self._width)}", end=end, file=self.stream, flush=True)
+        self._width = len(line)
 
 
 class NotebookDisplay:
@@ -436,8 +484,8 @@ def run_html(run: Summary) -> str:
 
 def runs_html(runs: Sequence[Summary]) -> str:
     """Return runs as HTML, one after the other."""
-    shown = "".join(map(run_html, runs))
-    return f'<div class="bigfft-progress">{shown or "<p>starting</p>"}</div>'
+    tables = "".join(map(run_html, runs))
+    return f'<div class="bigfft-progress">{tables or "<p>starting</p>"}</div>'
 
 
 def display_here(stream: TextIO | None = None) -> Display:

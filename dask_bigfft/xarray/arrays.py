@@ -50,11 +50,14 @@ def parse_dims(array: Any, dim: Dims, default: Callable[[Hashable], bool]) -> li
     if not isinstance(array, xr.DataArray):
         allowed = "an xarray.DataArray or xarray.Dataset"
         raise_invalid("array", type(array).__qualname__, allowed, kind=ArgumentTypeError)
-    dims = listed(dim) if dim is not None else [found for found in array.dims if default(found)]
-    if dim is None and not dims:
-        _refuse_without_frequencies(array)
-    named = all(isinstance(found, Hashable) for found in dims)
-    if not named or not set(dims) <= set(array.dims) or not dims or len(set(dims)) < len(dims):
+    if dim is None:
+        dims = [name for name in array.dims if default(name)]
+        if not dims:
+            _refuse_without_frequencies(array)
+        return dims
+    dims = listed(dim)
+    are_names = all(isinstance(name, Hashable) for name in dims)
+    if not dims or not are_names or not set(dims) <= set(array.dims) or len(set(dims)) < len(dims):
         raise_invalid("dim", dim, f"one or more of the dimensions {array.dims}, each once")
     return dims
 
@@ -84,8 +87,10 @@ def _dims(dataset: xr.Dataset, dim: Dims, spectral: bool) -> list[Hashable]:
     if dim is not None:
         return listed(dim)
     arrays = dataset.data_vars.values()
-    named = dict.fromkeys(name for array in arrays for name in array.dims)
-    return [name for name in named if not spectral or any(is_spectral(a)(name) for a in arrays)]
+    names = list(dict.fromkeys(name for array in arrays for name in array.dims))
+    if not spectral:
+        return names
+    return [name for name in names if any(is_spectral(array)(name) for array in arrays)]
 
 
 def over_variables(
@@ -123,17 +128,19 @@ def over_variables(
 
 
 def _with_all(
-    dataset: xr.Dataset, dim: Dims, dims: Sequence[Hashable]
+    dataset: xr.Dataset,
+    dim: Dims,
+    dims: Sequence[Hashable],
 ) -> dict[Hashable, xr.DataArray]:
     """Return the variables with all of some dimensions; refuse variables with a part of them.
 
     `dim` is the argument that named them.
     """
-    wanted = set(dims)
-    variables = {key: a for key, a in dataset.data_vars.items() if set(a.dims) & wanted}
+    names = set(dims)
+    variables = {key: array for key, array in dataset.data_vars.items() if names & set(array.dims)}
     if not variables:
         raise_invalid("dim", dim, f"some of the dimensions {tuple(dataset.dims)}")
-    partly = [key for key, a in variables.items() if not wanted <= set(a.dims)]
+    partly = [key for key, array in variables.items() if not names <= set(array.dims)]
     if partly:
         whole = [key for key in variables if key not in partly]
         allowed = "dimensions that each variable has all or none of, and one has all: "
@@ -190,7 +197,9 @@ def computed(
 
 
 def _numbered(
-    chunks: Mapping[Any, Any], dims: Sequence[Hashable], renamed: Mapping[Hashable, Hashable]
+    chunks: Mapping[Any, Any],
+    dims: Sequence[Hashable],
+    renamed: Mapping[Hashable, Hashable],
 ) -> dict[int, Any]:
     """Return chunks by the number of their axis, from names of dimensions."""
     names = [renamed.get(dim, dim) for dim in dims]
@@ -203,21 +212,29 @@ def _numbered(
 
 
 def rebuilt(
-    array: xr.DataArray, data: Any, renamed: Mapping[Hashable, tuple[Hashable, Any]]
+    array: xr.DataArray,
+    data: Any,
+    renamed: Mapping[Hashable, tuple[Hashable, Any]],
 ) -> xr.DataArray:
     """Return the array with other data, and new names and coordinates of some dimensions."""
-    kept = {
-        name: found for name, found in array.coords.items() if not set(found.dims) & set(renamed)
-    }
     dims = [renamed[dim][0] if dim in renamed else dim for dim in array.dims]
     if len(set(dims)) < len(dims):
         raise_invalid("dim", list(renamed), f"dimensions whose new names are not in use: {dims}")
-    new = {name: found for name, found in renamed.values() if found is not None}
-    return _named(array, data, dims, kept | new)
+    coords: dict[Hashable, Any] = {}
+    for name, coordinate in array.coords.items():
+        if not set(coordinate.dims) & set(renamed):
+            coords[name] = coordinate
+    for name, variable in renamed.values():
+        if variable is not None:
+            coords[name] = variable
+    return _named(array, data, dims, coords)
 
 
 def _named(
-    array: xr.DataArray, data: Any, dims: Sequence[Hashable], coords: Mapping[Any, Any]
+    array: xr.DataArray,
+    data: Any,
+    dims: Sequence[Hashable],
+    coords: Mapping[Any, Any],
 ) -> xr.DataArray:
     """Return data with an array's name and attributes, lazy if the array is lazy.
 
@@ -225,13 +242,17 @@ def _named(
     """
     if isinstance(data, da.Array) and not isinstance(array.data, da.Array):
         data = data.compute()
-    found = xr.DataArray(data, dims=dims, coords=coords, attrs=array.attrs)
-    found.name = array.name
-    return found
+    named = xr.DataArray(data, dims=dims, coords=coords, attrs=array.attrs)
+    named.name = array.name
+    return named
 
 
 def _physical(
-    array: xr.DataArray, samples: Mapping[Any, Samples], phase: Any, amplitude: Any, sign: int
+    array: xr.DataArray,
+    samples: Mapping[Any, Samples],
+    phase: Any,
+    amplitude: Any,
+    sign: int,
 ) -> xr.DataArray:
     """Return the spectrum of an integral from that of a sum for sign -1, the reverse for 1.
 
@@ -250,41 +271,65 @@ def _physical(
 
 
 def prepared(
-    array: xr.DataArray, dims: Sequence[Hashable], detrend: Any, window: Any
+    array: xr.DataArray,
+    dims: Sequence[Hashable],
+    detrend: Any,
+    window: Any,
 ) -> tuple[xr.DataArray, list[npt.NDArray[Any]]]:
-    """Return a detrended array times a window, and the window of each dimension.
-
-    "constant" subtracts the mean over all dimensions, "linear" the plane of the least squares. On a
-    regular grid the positions along different dimensions are orthogonal, so that each slope is a
-    sum over the array. The source is read again for each sum, and after them: its blocks would
-    otherwise stay in memory until the last of them is added.
-    """
+    """Return a detrended array times a window, and the window of each dimension."""
     if not isinstance(detrend, str | None) or detrend not in (None, "constant", "linear"):
         raise_invalid("detrend", detrend, "'constant', 'linear' or None")
     least = np.float32 if array.dtype.kind in "fc" else np.float64
-    found = array
-    trends = []
-    windows = []
     dtype = np.result_type(array.dtype, least)
-    shapes = [] if detrend is None else [xr.DataArray(np.ones((), dtype))]
-    for dim in dims if detrend == "linear" else ():
-        places = np.arange(array.sizes[dim]) - (array.sizes[dim] - 1) / 2
-        places /= math.sqrt(np.mean(places**2)) or 1
-        shapes.append(xr.DataArray(places.astype(dtype), dims=[dim]))
+    result = array
+    if detrend is not None:
+        result = _detrended(array, dims, dtype, is_linear=detrend == "linear")
+    windows = []
+    if window is not None:
+        windows = [_window(window, array.sizes[dim]) for dim in dims]
+    for dim, values in zip(dims, windows, strict=False):
+        result = result * xr.DataArray(values.astype(dtype), dims=[dim])
+    return result.transpose(*array.dims), windows
+
+
+def _detrended(
+    array: xr.DataArray,
+    dims: Sequence[Hashable],
+    dtype: np.dtype[Any],
+    is_linear: bool,
+) -> xr.DataArray:
+    """Return an array minus its mean over some dimensions, or minus the plane of least squares.
+
+    On a regular grid the positions along different dimensions are orthogonal, so that each slope is
+    a sum over the array. The source is read again for each sum, and after them: its blocks would
+    otherwise stay in memory until the last of them is added.
+    """
+    shapes = [xr.DataArray(np.ones((), dtype))]
+    if is_linear:
+        for dim in dims:
+            places = np.arange(array.sizes[dim]) - (array.sizes[dim] - 1) / 2
+            places /= math.sqrt(np.mean(places**2)) or 1
+            shapes.append(xr.DataArray(places.astype(dtype), dims=[dim]))
+    source = array
+    trends = []
     for shape in shapes:
-        trend = shape * (found * shape).mean(dims, skipna=False).astype(dtype)
+        trend = shape * (source * shape).mean(dims, skipna=False).astype(dtype)
         if isinstance(array.data, da.Array):
-            found = array.copy(data=bind(found.data, trend.data))
+            source = array.copy(data=bind(source.data, trend.data))
         trends.append(trend)
+    result = source
     for trend in trends:
-        found = found - trend
-    for dim in dims if window is not None else ():
-        try:
-            windows.append(scipy.signal.get_window(window, array.sizes[dim]))
-        except (ValueError, TypeError) as error:
-            raise_invalid("window", window, f"a window of scipy.signal.get_window ({error})")
-        found = found * xr.DataArray(windows[-1].astype(dtype), dims=[dim])
-    return found.transpose(*array.dims), windows
+        result = result - trend
+    return result
+
+
+def _window(window: Any, length: int) -> npt.NDArray[Any]:
+    """Return the values of a window; an error for one that SciPy does not know."""
+    try:
+        values: npt.NDArray[Any] = scipy.signal.get_window(window, length)
+    except (ValueError, TypeError) as error:
+        raise_invalid("window", window, f"a window of scipy.signal.get_window ({error})")
+    return values
 
 
 def _inner(name: str) -> list[Callable[..., Any]]:
@@ -310,14 +355,9 @@ def forward(
 ) -> xr.DataArray:
     """Return the transform into frequencies."""
     dims = parse_dims(array, dim, lambda _: True)
-    last = dims[-1]
-    is_cosine = name in COSINES
-    shifted = []
-    if parse_flag("shift", shift):
-        shifted = dims[:-1] if name == "rfft" else dims
-    if shifted and (is_cosine or "transposed" in _orders(extras, len(dims))):
-        raise_invalid("shift", shift, "False in transposed order, and for cosines and sines")
+    shifted = _shifted_dims(name, dims, extras) if parse_flag("shift", shift) else []
     samples = {old: samples_of(array, old) for old in dims}
+    last = dims[-1]
     if n is not None:
         samples[last] = replace(samples[last], length=parse_length("n", n, 1))
     elif name == "hfft":
@@ -327,16 +367,39 @@ def forward(
     renamed = {old: f"{PREFIX}{old}" for old in dims}
     (work,) = _inner(name)
     data = computed(work, [source], renamed, extras, norm=norm, s=lengths)
-    frequencies = {}
-    for old, own in samples.items():
-        if is_cosine:
-            frequencies[old] = cosine_frequencies(own, name, extras.get("type", 2))
-        else:
-            lazy = transforms.frequencies_of(data, array.get_axis_num(old), own.spacing)
-            frequencies[old] = lazy.compute(scheduler="sync")
+    if name in COSINES:
+        kind = extras.get("type", 2)
+        frequencies = {old: cosine_frequencies(own, name, kind) for old, own in samples.items()}
+    else:
+        frequencies = _frequencies(array, data, samples)
     result = with_frequencies(array, data, frequencies, samples, shifted)
     by_new_name = {renamed[old]: own for old, own in samples.items()}
     return _physical(result, by_new_name, true_phase, true_amplitude, -1)
+
+
+def _shifted_dims(
+    name: str,
+    dims: Sequence[Hashable],
+    extras: dict[str, Any],
+) -> Sequence[Hashable]:
+    """Return the dimensions whose frequency 0 is put in the middle; refuse what has none there."""
+    shifted = dims[:-1] if name == "rfft" else dims
+    if shifted and (name in COSINES or "transposed" in _orders(extras, len(dims))):
+        raise_invalid("shift", True, "False in transposed order, and for cosines and sines")
+    return shifted
+
+
+def _frequencies(
+    array: xr.DataArray,
+    data: da.Array,
+    samples: Mapping[Hashable, Samples],
+) -> dict[Hashable, npt.NDArray[Any]]:
+    """Return the frequencies of each transformed dimension of an array, in the order of `data`."""
+    frequencies = {}
+    for dim, own in samples.items():
+        lazy = transforms.frequencies_of(data, array.get_axis_num(dim), own.spacing)
+        frequencies[dim] = lazy.compute(scheduler="sync")
+    return frequencies
 
 
 def with_frequencies(
@@ -378,26 +441,27 @@ def inverse(
     """Return the inverse transform; `n` is the length of the last dimension in the result."""
     dims = parse_dims(array, dim, is_spectral(array))
     length = None if n is None else parse_length("n", n, 1)
-    is_cosine = name in COSINES
     half = dims[-1] if name == "irfft" else None
-    orders = ("natural",) * len(dims) if is_cosine else _orders(extras, len(dims))
     samples = {old: remembered(array, old, old == half) for old in dims}
-    natural = [old for old, order in zip(dims, orders, strict=True) if order == "natural"]
+    if name in COSINES:
+        natural = []
+        _refuse_parts_of_cosines(array, samples, name, extras)
+    else:
+        orders = _orders(extras, len(dims))
+        natural = [old for old, order in zip(dims, orders, strict=True) if order == "natural"]
     for old in natural:
-        own = samples[old]
-        waves = cosine_frequencies(own, name, extras.get("type", 2)) if is_cosine else None
-        refuse_parts(array, old, own, old == half, waves)
+        refuse_parts(array, old, samples[old], old == half)
     spectrum = _physical(array, samples, true_phase, true_amplitude, 1)
+    sizes = {old: array.sizes[old] for old in dims}
     if half is not None:
         samples[half] = samples[half].resampled(length)
+        sizes[half] = samples[half].length
     elif n is not None:
         raise_invalid("n", n, f"None for {name}")
-    if not is_cosine:
-        spectrum = _in_natural_order(spectrum, [old for old in natural if old != half])
-    sizes = [samples[old].length if old == half else array.sizes[old] for old in dims]
+    spectrum = _in_natural_order(spectrum, [old for old in natural if old != half])
     renamed = {old: own.dim for old, own in samples.items()}
     (work,) = _inner(name)
-    data = computed(work, [spectrum], renamed, extras, norm=norm, s=sizes)
+    data = computed(work, [spectrum], renamed, extras, norm=norm, s=list(sizes.values()))
     coords = {}
     for old, own in samples.items():
         count = data.shape[array.get_axis_num(old)]  # of a Hermitian sequence half is stored
@@ -406,6 +470,18 @@ def inverse(
     coordinates = [array[old].attrs for old in dims]
     result.attrs = source_attrs(array.attrs, coordinates, array.name)
     return result
+
+
+def _refuse_parts_of_cosines(
+    array: xr.DataArray,
+    samples: Mapping[Hashable, Samples],
+    name: str,
+    extras: Mapping[str, Any],
+) -> None:
+    """Refuse a cosine or sine transform that has lost frequencies since it was made."""
+    for dim, own in samples.items():
+        waves = cosine_frequencies(own, name, extras.get("type", 2))
+        refuse_parts(array, dim, own, False, waves)
 
 
 def _in_natural_order(array: xr.DataArray, dims: Sequence[Hashable]) -> xr.DataArray:
@@ -434,10 +510,10 @@ def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
 def both_shifted(name: str, array: xr.DataArray, dim: Dims = None) -> xr.DataArray:
     """Return the array with values and coordinates shifted along some dimensions."""
     dims = parse_dims(array, dim, is_spectral(array))
-    data = getattr(transforms, name)(array.data, [array.get_axis_num(found) for found in dims])
-    places = {found: getattr(np.fft, name)(np.arange(array.sizes[found])) for found in dims}
-    coords = {
-        key: found.isel({d: i for d, i in places.items() if d in found.dims})
-        for key, found in array.coords.items()
-    }
+    data = getattr(transforms, name)(array.data, [array.get_axis_num(old) for old in dims])
+    places = {old: getattr(np.fft, name)(np.arange(array.sizes[old])) for old in dims}
+    coords = {}
+    for key, coordinate in array.coords.items():
+        own_places = {old: index for old, index in places.items() if old in coordinate.dims}
+        coords[key] = coordinate.isel(own_places)
     return _named(array, data, array.dims, coords)

@@ -71,10 +71,10 @@ class Samples:
     @property
     def attrs(self) -> dict[str, Any]:
         """Attributes of the frequency coordinate: strings and numbers, which files can store."""
-        known = asdict(self) | {"time_unit": self.time_unit if self.is_time else None}
-        found = {"units": self.frequency_units}
-        found |= {f"direct_{name}": value for name, value in known.items()}
-        return {key: value for key, value in found.items() if value is not None}
+        fields = asdict(self) | {"time_unit": self.time_unit if self.is_time else None}
+        attrs = {"units": self.frequency_units}
+        attrs |= {f"direct_{name}": value for name, value in fields.items()}
+        return {key: value for key, value in attrs.items() if value is not None}
 
     def resampled(self, length: int | None) -> "Samples":
         """Return `length` samples in the same interval, unchanged if `length` is None."""
@@ -88,15 +88,19 @@ class Samples:
 
     def _in_whole_steps(self) -> "Samples":
         """Return the times in the coarsest unit with whole steps, else in the finest that fits."""
-        found = self
-        for unit in list(SECONDS)[list(SECONDS).index(self.time_unit) + 1 :]:
-            first = int(found.first) * 1000
-            step = found.step * 1000
-            if found.step.is_integer() or max(abs(first), abs(first + step * self.length)) >= 2**63:
+        units = list(SECONDS)
+        samples = self
+        for unit in units[units.index(self.time_unit) + 1 :]:
+            if samples.step.is_integer():
+                break
+            first = int(samples.first) * 1000
+            step = samples.step * 1000
+            last = first + step * self.length
+            if max(abs(first), abs(last)) >= 2**63:
                 break
             dtype = f"{np.dtype(self.dtype).kind}8[{unit}]"
-            found = replace(found, first=first, step=step, time_unit=unit, dtype=dtype)
-        return found
+            samples = replace(samples, first=first, step=step, time_unit=unit, dtype=dtype)
+        return samples
 
     def coordinate(self, count: int) -> xr.Variable | None:
         """Return the positions of the first `count` samples, None without a coordinate."""
@@ -104,16 +108,18 @@ class Samples:
             return None
         dtype = np.dtype(self.dtype)
         places = np.arange(self.length)[:count]
-        found: Any = self.first + places * self.step
+        positions: Any = self.first + places * self.step
         if self.is_time:
             steps = np.rint(places * self.step).astype(np.int64) + int(self.first)
-            found = steps.astype(f"{dtype.kind}8[{self.time_unit}]")
+            positions = steps.astype(f"{dtype.kind}8[{self.time_unit}]")
         if self.calendar is not None:
-            whole = found.astype("m8[us]").astype(np.int64)
-            found = import_module("cftime").num2date(whole, SINCE, self.calendar)
+            microseconds = positions.astype("m8[us]").astype(np.int64)
+            positions = import_module("cftime").num2date(microseconds, SINCE, self.calendar)
         else:
-            found = (np.rint(found) if dtype.kind in "iu" else found).astype(dtype)
-        return xr.Variable((self.dim,), found, {} if self.units is None else {"units": self.units})
+            positions = np.rint(positions) if dtype.kind in "iu" else positions
+            positions = positions.astype(dtype)
+        attrs = {} if self.units is None else {"units": self.units}
+        return xr.Variable((self.dim,), positions, attrs)
 
 
 def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
@@ -133,15 +139,23 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     dtype = str(places.dtype)
     time_unit = "ns"
     if places.dtype.kind in "mM":  # in their own unit: years before 1678 are not in nanoseconds
-        own = np.datetime_data(places.dtype)
-        time_unit = own[0] if own[0] in SECONDS and own[1] == 1 else "ns"
+        unit, multiple = np.datetime_data(places.dtype)
+        time_unit = unit if unit in SECONDS and multiple == 1 else "ns"
         places = places.astype(f"{places.dtype.kind}8[{time_unit}]").astype(np.int64)
     first = places[0].item() if length else 0
-    known = Samples(dim, length, first, 1.0, units, dtype, time_unit, calendar)
+    samples = Samples(
+        dim,
+        length,
+        first=first,
+        units=units,
+        dtype=dtype,
+        time_unit=time_unit,
+        calendar=calendar,
+    )
     if length < 2:
-        return known
-    seconds = SECONDS[time_unit] if known.is_time else None
-    return replace(known, step=even_step(coordinate, places, seconds))
+        return samples
+    seconds = SECONDS[time_unit] if samples.is_time else None
+    return replace(samples, step=even_step(coordinate, places, seconds))
 
 
 def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
@@ -149,21 +163,28 @@ def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
     attrs = array[dim].attrs
     size = array.sizes[dim]
     name = str(dim)
-    direct = attrs.get("direct_dim", name[len(PREFIX) :] if name.startswith(PREFIX) else f"{name}_")
+    default_name = name[len(PREFIX) :] if name.startswith(PREFIX) else f"{name}_"
+    direct = attrs.get("direct_dim", default_name)
     length = int(attrs.get("direct_length", 2 * (size - 1) if half else size))
     if "direct_step" in attrs:
-        names = ("first", "units", "dtype", "time_unit", "calendar")
-        known = {name: attrs[f"direct_{name}"] for name in names if f"direct_{name}" in attrs}
-        return Samples(direct, length, step=float(attrs["direct_step"]), **known)
+        fields = {}
+        for field in ("first", "units", "dtype", "time_unit", "calendar"):
+            if f"direct_{field}" in attrs:
+                fields[field] = attrs[f"direct_{field}"]
+        return Samples(direct, length, step=float(attrs["direct_step"]), **fields)
     if dim not in array.coords:
         return Samples(direct, length)
     frequencies = array.coords[dim].values
     spacing = float(np.abs(np.diff(frequencies)).min()) if size > 1 else 1.0
-    return Samples(direct, length, 0, 1 / (spacing * max(1, length)), None, "float64")
+    return Samples(direct, length, step=1 / (spacing * max(1, length)), dtype="float64")
 
 
 def refuse_parts(
-    array: xr.DataArray, dim: Hashable, before: Samples, half: bool, waves: Any = None
+    array: xr.DataArray,
+    dim: Hashable,
+    before: Samples,
+    half: bool,
+    waves: Any = None,
 ) -> None:
     """Refuse a spectrum in natural order that has lost frequencies since it was made.
 
@@ -185,19 +206,20 @@ def refuse_parts(
     """
     if "direct_step" not in array[dim].attrs:
         return  # the original frequencies are not known
-    found = array.coords[dim].values
+    present = array.coords[dim].values
     n = before.length
     distance = 1 / (n * abs(before.spacing))
     if waves is not None:
-        right = [waves]
+        complete = [waves]
     elif half:
-        found = np.abs(found[: n // 2 + 1])
-        right = [np.arange(len(found)) * distance]
+        present = np.abs(present[: n // 2 + 1])
+        complete = [np.arange(len(present)) * distance]
     else:
-        wanted = np.fft.fftfreq(n, before.spacing)
-        right = [wanted, np.fft.fftshift(wanted)]
-    near = TOLERANCE * distance
-    if not any(len(w) == len(found) and np.all(np.abs(found - w) < near) for w in right):
+        natural = np.fft.fftfreq(n, before.spacing)
+        complete = [natural, np.fft.fftshift(natural)]
+    same_length = [values for values in complete if len(values) == len(present)]
+    tolerance = TOLERANCE * distance
+    if not any(np.all(np.abs(present - values) < tolerance) for values in same_length):
         need = f"all frequencies as the transform of {n} samples has put them (set to 0 what is "
         need += f"not wanted), or no coordinate: drop_vars({dim!r})"
         raise_invalid(f"coordinate {dim}", f"of {array.sizes[dim]} frequencies", need)
@@ -213,7 +235,9 @@ def cosine_frequencies(samples: Samples, name: str, kind: int) -> npt.NDArray[np
     array([0., 1., 2., 3.])
     """
     n = samples.length
-    sine = "s" in name
-    steps = n if kind > 1 else n + 1 if sine else n - 1
-    first = 0.5 if kind > 2 else float(sine)
+    is_sine = "s" in name
+    steps = n
+    if kind == 1:
+        steps = n + 1 if is_sine else n - 1
+    first = 0.5 if kind > 2 else float(is_sine)
     return np.asarray((first + np.arange(n)) / (2 * steps * samples.spacing))

@@ -38,17 +38,22 @@ __all__ = [
 
 
 def _units(
-    arrays: Sequence[xr.DataArray], samples: Mapping[Hashable, Samples], scaling: str
+    arrays: Sequence[xr.DataArray],
+    samples: Mapping[Hashable, Samples],
+    scaling: str,
 ) -> dict[str, Any]:
     """Return the attributes of a squared spectrum; its unit is left out if one is unknown."""
-    kept = {key: value for key, value in arrays[0].attrs.items() if key != "units"}
+    attrs = {key: value for key, value in arrays[0].attrs.items() if key != "units"}
     first = arrays[0].attrs.get("units")
     second = arrays[-1].attrs.get("units")
-    per = [found.frequency_units for found in samples.values()] if scaling == "density" else []
-    if first is None or second is None or None in per:
-        return kept
+    divisors = []
+    if scaling == "density":
+        divisors = [own.frequency_units for own in samples.values()]
+    if first is None or second is None or None in divisors:
+        return attrs
     product = f"({first})^2" if same_unit(str(first), str(second)) else f"({first})({second})"
-    return kept | {"units": product + "".join(f"/({unit})" for unit in per)}
+    attrs["units"] = product + "".join(f"/({unit})" for unit in divisors)
+    return attrs
 
 
 def _labelled(
@@ -96,19 +101,29 @@ def _spectrum(
     if real_dim is not None:
         if real_dim not in dims:
             raise_invalid("real_dim", real_dim, f"one of the dimensions {dims}")
-        dims = [*(found for found in dims if found != real_dim), real_dim]
-    pairs = [prepared(array, dims, detrend, window) for array in arrays]
-    samples = {found: samples_of(arrays[0], found) for found in dims}
-    given = {"d": [abs(found.spacing) for found in samples.values()], "scaling": scaling}
-    renamed = {found: f"{PREFIX}{found}" for found in dims}
-    data = computed(work, [found for found, _ in pairs], renamed, extras, **given)
+        dims = [*(name for name in dims if name != real_dim), real_dim]
+    sources = []
+    for array in arrays:
+        source, windows = prepared(array, dims, detrend, window)
+        sources.append(source)
+    samples = {name: samples_of(arrays[0], name) for name in dims}
+    distances = [abs(own.spacing) for own in samples.values()]
+    renamed = {name: f"{PREFIX}{name}" for name in dims}
+    data = computed(work, sources, renamed, extras, d=distances, scaling=scaling)
     if not parse_flag("window_correction", window_correction):
         return samples, data
     if window is None:
         raise_invalid("window_correction", True, "False without a window")
-    density = scaling == "density"
-    powers = [np.mean(w**2) if density else np.mean(w) ** 2 for w in pairs[0][1]]
-    return samples, data / data.dtype.type(math.prod(powers))
+    return samples, data / data.dtype.type(_power_of_windows(windows, scaling))
+
+
+def _power_of_windows(windows: Sequence[Any], scaling: str) -> float:
+    """Return the factor by which windows change a density, or a spectrum."""
+    if scaling == "density":
+        powers = [float(np.mean(values**2)) for values in windows]
+    else:
+        powers = [float(np.mean(values) ** 2) for values in windows]
+    return math.prod(powers)
 
 
 def _squared(
@@ -122,12 +137,14 @@ def _squared(
     work = signal.power_spectrum if len(arrays) == 1 else signal.cross_spectrum
     samples, data = _spectrum(work, arrays, dim, scaling, **extras)
     half = list(samples)[-1] if all(array.dtype.kind != "c" for array in arrays) else None
-    places = {
-        found: (np.fft.rfftfreq if found == half else np.fft.fftfreq)(own.length, own.spacing)
-        for found, own in samples.items()
-    }
-    shifted = [found for found in samples if found != half] if parse_flag("shift", shift) else []
-    return _labelled(arrays, data, places, samples, scaling, shifted)
+    frequencies = {}
+    for name, own in samples.items():
+        frequencies_of = np.fft.rfftfreq if name == half else np.fft.fftfreq
+        frequencies[name] = frequencies_of(own.length, own.spacing)
+    shifted = []
+    if parse_flag("shift", shift):
+        shifted = [name for name in samples if name != half]
+    return _labelled(arrays, data, frequencies, samples, scaling, shifted)
 
 
 def _common_unit(samples: Mapping[Hashable, Samples]) -> str | None:
@@ -149,7 +166,10 @@ def _common_unit(samples: Mapping[Hashable, Samples]) -> str | None:
 
 
 def _isotropic(
-    arrays: Sequence[xr.DataArray], dim: Dims, scaling: str = "density", **extras: Any
+    arrays: Sequence[xr.DataArray],
+    dim: Dims,
+    scaling: str = "density",
+    **extras: Any,
 ) -> xr.DataArray:
     """Return the mean of the power spectrum over all directions."""
     (array,) = arrays
@@ -163,11 +183,12 @@ def _isotropic(
     samples, data = _spectrum(work, [array], dim, scaling, **extras)
     unit = _common_unit(samples)
     *others, last = samples
-    gone = [key for key, found in array.coords.items() if {*found.dims} & {*samples}]
-    rest = array.drop_vars(gone).isel(dict.fromkeys(others, 0), drop=True)
+    transformed = [key for key, coord in array.coords.items() if {*coord.dims} & {*samples}]
+    template = array.drop_vars(transformed).isel(dict.fromkeys(others, 0), drop=True)
     attrs = {} if unit is None else {"units": unit}
-    new = f"{PREFIX}r"
-    result = rebuilt(rest, data, {last: (new, xr.Variable((new,), radii[0], attrs))})
+    new_dim = f"{PREFIX}r"
+    radius = xr.Variable((new_dim,), radii[0], attrs)
+    result = rebuilt(template, data, {last: (new_dim, radius)})
     result.attrs = _units([array], samples, scaling)
     return result
 
@@ -177,15 +198,17 @@ def _averaged(arrays: Sequence[xr.DataArray], dim: Dims, **keywords: Any) -> xr.
     dims = parse_dims(arrays[0], dim, lambda _: True)
     if len(dims) > 1:
         raise_invalid("dim", dims, "one dimension")
-    (dim,) = dims
-    own = samples_of(arrays[0], dims[0])
+    name = dims[0]
+    own = samples_of(arrays[0], name)
     work: Any = signal.welch if len(arrays) == 1 else signal.csd
-    keywords |= {"fs": 1 / abs(own.spacing), "axis": arrays[0].get_axis_num(dim)}
-    found, data = work(*(array.data for array in arrays), **keywords)
-    length = round(1 / abs(found[1] * own.spacing)) if len(found) > 1 else 1
-    samples = {dim: replace(own, length=length)}
-    places = {dim: found * np.sign(own.spacing)}
-    return _labelled(arrays, data, places, samples, keywords.get("scaling", "density"))
+    keywords |= {"fs": 1 / abs(own.spacing), "axis": arrays[0].get_axis_num(name)}
+    frequencies, data = work(*(array.data for array in arrays), **keywords)
+    length = 1
+    if len(frequencies) > 1:
+        length = round(1 / abs(frequencies[1] * own.spacing))
+    samples = {name: replace(own, length=length)}
+    signed = {name: frequencies * np.sign(own.spacing)}
+    return _labelled(arrays, data, signed, samples, keywords.get("scaling", "density"))
 
 
 #: Functions that work for each function of this module, and to which it passes keywords on.
@@ -250,8 +273,8 @@ def power_spectrum() -> None:
     --------
     >>> import xarray as xr
     >>> x = xr.DataArray([1.0, -1.0, 1.0, -1.0], dims="x", attrs={"units": "m"})
-    >>> found = power_spectrum(x, scaling="spectrum")
-    >>> found.values, found.units
+    >>> power = power_spectrum(x, scaling="spectrum")
+    >>> power.values, power.units
     (array([0., 0., 1.]), '(m)^2')
     """
 

@@ -447,10 +447,9 @@ def inverse(
         natural = []
         _refuse_parts_of_cosines(array, samples, name, extras)
     else:
-        orders = _orders(extras, len(dims))
-        natural = [old for old, order in zip(dims, orders, strict=True) if order == "natural"]
-    for old in natural:
-        refuse_parts(array, old, samples[old], old == half)
+        natural = _natural_dims(dims, extras)
+        for old in natural:
+            refuse_parts(array, old, samples[old], old == half)
     spectrum = _physical(array, samples, true_phase, true_amplitude, 1)
     sizes = {old: array.sizes[old] for old in dims}
     if half is not None:
@@ -470,6 +469,12 @@ def inverse(
     coordinates = [array[old].attrs for old in dims]
     result.attrs = source_attrs(array.attrs, coordinates, array.name)
     return result
+
+
+def _natural_dims(dims: Sequence[Hashable], extras: dict[str, Any]) -> list[Hashable]:
+    """Return the dimensions along which a spectrum is in natural order."""
+    orders = _orders(extras, len(dims))
+    return [dim for dim, order in zip(dims, orders, strict=True) if order == "natural"]
 
 
 def _refuse_parts_of_cosines(

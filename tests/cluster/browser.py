@@ -49,7 +49,9 @@ class Page:
     """A page of a browser."""
 
     def __init__(self, address: str) -> None:
-        self._loop, self._number, self.errors = asyncio.new_event_loop(), 0, list[str]()
+        self._loop = asyncio.new_event_loop()
+        self._number = 0
+        self.errors = list[str]()
         self._socket = self._loop.run_until_complete(self._connect(address))
         self("Runtime.enable")
         self("Page.enable")

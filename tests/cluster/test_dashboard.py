@@ -133,7 +133,8 @@ def test_nothing_new_listens_and_the_schedulers_prefix_is_kept():
 
 
 def test_the_schedulers_tls_is_kept(tmp_path):
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    key = tmp_path / "key.pem"
+    certificate = tmp_path / "certificate.pem"
     try:
         subprocess.run(
             [

@@ -32,7 +32,8 @@ pytest.importorskip("ducc0")
 zarr = pytest.importorskip("zarr")
 
 
-DOUBLE, LONG = np.dtype("c16"), np.dtype("G")
+DOUBLE = np.dtype("c16")
+LONG = np.dtype("G")
 FIELD = np.random.default_rng(5).standard_normal((32, 48))
 COMPLEX = FIELD + 1j * FIELD[::-1]
 
@@ -199,7 +200,8 @@ def test_a_worker_that_is_killed_while_it_is_asked_is_left_out(tmp_path):
 def test_a_resumed_run_keeps_its_library(client, monkeypatch, tmp_path):
     """Also where workers do not answer by now: the result is the same to the bit."""
     np.save(tmp_path / "in.npy", COMPLEX)
-    source, scratch = tmp_path / "in.npy", tmp_path / "scratch"
+    source = tmp_path / "in.npy"
+    scratch = tmp_path / "scratch"
     requested = {"kind": "fftn", "block_size": COMPLEX.nbytes // 4}
     wanted = dask_bigfft.run(source, tmp_path / "wanted.zarr", **requested)
     assert wanted.plan.kernel == "ducc0"

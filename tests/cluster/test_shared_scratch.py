@@ -41,7 +41,9 @@ def attempt(folder, kind, out, scratch):
 
 def during(monkeypatch, folder, first, second):
     """Do the second run in the middle of the first; return what each says."""
-    begun, go_on, real = threading.Event(), threading.Event(), resumable._make
+    begun = threading.Event()
+    go_on = threading.Event()
+    real = resumable._make
 
     def make(*args):
         begun.set()

@@ -8,7 +8,8 @@ import pytest
 from support import DEFAULTS, ROOT, python
 
 EXAMPLES = ROOT / "examples"
-PICTURE, FOLDER = ["--picture", "picture.png"], ["--folder", "field"]
+PICTURE = ["--picture", "picture.png"]
+FOLDER = ["--folder", "field"]
 
 #: Arguments that make an example quick, and what it then says.
 SCRIPTS = [

@@ -42,7 +42,9 @@ def test_bytes_go_where_they_belong(tmp_path, direct, begin, shift, size):
 
 def test_a_file_system_that_wants_other_units(tmp_path, monkeypatch):
     """What it refuses goes the ordinary way."""
-    path, calls, real = tmp_path / "file", [], os.pwritev
+    path = tmp_path / "file"
+    calls = []
+    real = os.pwritev
 
     def pwritev(handle, buffers, begin):
         calls.append(handle)
@@ -72,7 +74,9 @@ def threads(request):
 
 def test_pieces_of_a_file_are_under_way_at_a_time(tmp_path, monkeypatch, threads):
     """Two calls of the system wait for each other."""
-    path, meet, real = tmp_path / "file", threading.Barrier(2, timeout=60), os.preadv
+    path = tmp_path / "file"
+    meet = threading.Barrier(2, timeout=60)
+    real = os.preadv
     size = 2 * files.PIECE
     path.write_bytes(RNG.bytes(size))
 
@@ -89,7 +93,8 @@ def test_pieces_of_a_file_are_under_way_at_a_time(tmp_path, monkeypatch, threads
 
 @pytest.mark.parametrize("asks", [True, False])
 def test_after_an_error_nothing_is_under_way(threads, asks):
-    running, most = set(), []
+    running = set()
+    most = []
 
     def call(i):
         running.add(i)
@@ -115,7 +120,9 @@ def test_after_an_error_nothing_is_under_way(threads, asks):
 
 def test_after_an_interruption_nothing_is_under_way(monkeypatch):
     """Else a file is closed while it is written, and its number may be another file's by then."""
-    begun, done, wait = threading.Event(), [], files.wait
+    begun = threading.Event()
+    done = []
+    wait = files.wait
 
     def call():
         begun.set()

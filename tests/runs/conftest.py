@@ -85,7 +85,8 @@ def begun(here, kill):
 @pytest.fixture
 def counted():
     """Events, their bytes, and the largest sum of scratch files at a time."""
-    found, lock = collections.Counter(), threading.Lock()
+    found = collections.Counter()
+    lock = threading.Lock()
 
     def sink(name, numbers):
         with lock:

@@ -17,7 +17,8 @@ from dask_bigfft import events
 CALLS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
 
 #: How much of the names, and of the contents, of what was not synced is there afterwards.
-NAMES, CONTENTS = ("synced", "written", "any"), ("synced", "zeros", "pages", "written", "any")
+NAMES = ("synced", "written", "any")
+CONTENTS = ("synced", "zeros", "pages", "written", "any")
 
 #: Bytes that a file system loses at a time.
 PAGE = 4096
@@ -55,7 +56,8 @@ class Moment:
     def restore(self, folder: Path, names: str, contents: str, rng: random.Random) -> None:
         """Make a folder what it may be after a loss of power at this moment."""
         places: dict[tuple[int, str], int] = {}
-        before, after = places_of(self.synced), places_of(self.written)
+        before = places_of(self.synced)
+        after = places_of(self.written)
         moved = {
             i: names == "written" or (names == "any" and rng.random() < 0.5)
             for i in sorted(before.keys() | after.keys())
@@ -77,7 +79,8 @@ class Moment:
         contents: str,
         rng: random.Random,
     ) -> None:
-        was, is_ = self.synced.get(inode), self.written.get(inode)
+        was = self.synced.get(inode)
+        is_ = self.written.get(inode)
         node = is_ or was
         if node is None:
             return
@@ -120,8 +123,10 @@ class Disk:
     """
 
     def __init__(self, root: Path, wanted: Callable[[int], bool]) -> None:
-        self.root, self.wanted = root, wanted
-        self.count, self.moments = itertools.count(), list[Moment]()
+        self.root = root
+        self.wanted = wanted
+        self.count = itertools.count()
+        self.moments = list[Moment]()
         self._handles = dict[int, int]()  # an inode that is open is not another file's soon
         self.synced = self._walk()
 

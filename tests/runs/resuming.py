@@ -13,7 +13,8 @@ from dask_bigfft.errors import ArgumentError
 from dask_bigfft.exchange.scratch import RESULT, records
 
 RNG = np.random.default_rng(11)
-N, BLOCK = 2**12, 2**8
+N = 2**12
+BLOCK = 2**8
 NBYTES = BLOCK * 16
 
 ASKED = {"kind": "fft", "block_size": NBYTES}

@@ -229,7 +229,8 @@ def forecast(shape, compressors, lazy, carrier):
 def test_forecasts_count_what_compressors_take(carrier, lazy):
     """Copies of chunks that are cut at the ends of axes, and the tables of high levels."""
     slow = zarr.codecs.ZstdCodec(level=22)
-    even, uneven = (2**16, 1024), (2**16 - 96, 1024)
+    even = (2**16, 1024)
+    uneven = (2**16 - 96, 1024)
     peaks = [forecast(even, compressors, lazy, carrier) for compressors in (None, "auto", slow)]
     assert peaks[0] <= peaks[1] < peaks[2]
     assert peaks[2] >= 2 * 2**29  # 512 MiB at least in each thread

@@ -53,7 +53,8 @@ def test_no_room_for_the_result_scratch_files_or_the_record_of_the_run(
 
     The run goes on when there is room.
     """
-    requested, source = ASKED | {"kind": kind, "inner_chunks": inner}, contents("in.zarr")
+    requested = ASKED | {"kind": kind, "inner_chunks": inner}
+    source = contents("in.zarr")
     error = ScratchError if kind == "fftn" else OSError
     with small_files(most), pytest.raises(error, match=rf"[\d.]+ \w+ are missing for {text}"):
         dask_bigfft.run("in.zarr", "out.zarr", **requested, scratch=scratch)
@@ -116,7 +117,8 @@ os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
 
 @pytest.mark.parametrize("scratch", [None, "scratch"])
 def test_what_may_not_be_read_or_written_is_named(scratch: str | None) -> None:
-    chunk, sealed = Path("in.zarr/c/3/0"), Path("sealed")
+    chunk = Path("in.zarr/c/3/0")
+    sealed = Path("sealed")
     sealed.mkdir(mode=0o555)
     chunk.chmod(0)
     runs = [
@@ -144,7 +146,8 @@ def test_with_sync_nothing_is_recorded_before_it_is_on_the_disk(
     stored("line.zarr", x, (16,))
     on_disk: dict[str, tuple[int, bytes]] = {}
     checked: list[str] = []
-    real_sync, real_replace = os.fsync, Path.replace
+    real_sync = os.fsync
+    real_replace = Path.replace
 
     def sync(handle: int) -> None:
         real_sync(handle)
@@ -182,9 +185,13 @@ def test_what_is_marked_complete_is_on_the_disk(
     monkeypatch: pytest.MonkeyPatch, scratch: str | None
 ) -> None:
     """Chunks before the mark, the mark before the name, and that before scratch files go."""
-    before, after = dict[str, bytes](), dict[str, bytes]()
-    real_sync, real_rename, renamed = os.fsync, Path.rename, list[str]()
-    real_clear, cleared = run_json.clear, list[str]()
+    before = dict[str, bytes]()
+    after = dict[str, bytes]()
+    real_sync = os.fsync
+    real_rename = Path.rename
+    renamed = list[str]()
+    real_clear = run_json.clear
+    cleared = list[str]()
 
     def mark() -> bool:
         (found,) = Path().glob("out.zarr.partial-*/zarr.json")

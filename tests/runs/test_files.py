@@ -199,7 +199,8 @@ def test_rows_of_any_dtype_and_shape(counted, kind, dtype):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_formats(name):
-    values, unit = complex_values(30, 28), (4, 6)
+    values = complex_values(30, 28)
+    unit = (4, 6)
     FORMATS[name](values, unit)
     dask_bigfft.run("in", "out.zarr", block_size=4096, scratch="scratch")
     assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
@@ -224,7 +225,8 @@ def test_a_component_without_a_name_is_the_array_itself(component):
 
 def test_a_cache_of_a_remote_store_is_no_folder_of_this_machine():
     """Even where a folder of the same name is here: its one protocol is called "filecache"."""
-    remote, options = "memory://in", {"filecache": {"cache_storage": "cache"}}
+    remote = "memory://in"
+    options = {"filecache": {"cache_storage": "cache"}}
     values = complex_values(2**10)
     zarr.create_array(remote, data=values, chunks=(2**7,))
     x = da.from_zarr(f"filecache::{remote}", storage_options=options)
@@ -237,7 +239,8 @@ def test_a_cache_of_a_remote_store_is_no_folder_of_this_machine():
 @pytest.mark.parametrize("scratch", [None, "s::t"])
 def test_names_that_look_like_addresses_are_paths(component, scratch):
     """As text, zarr takes them for chains of file systems. Plain chunks go straight as ever."""
-    values, folder = complex_values(30, 28), Path("memory::i::n")
+    values = complex_values(30, 28)
+    folder = Path("memory::i::n")
     options = {"data": values, "chunks": (4, 28), "compressors": None}
     store = zarr.storage.LocalStore(folder)
     if component:
@@ -278,7 +281,8 @@ def test_zip_files_that_are_none_or_lack_chunks():
 def test_hdf5_datasets_are_found_by_name():
     values = complex_values(8, 8)
     with h5py.File("in.h5", "w") as file:
-        file["a"], file["b/c"] = values, values.real
+        file["a"] = values
+        file["b/c"] = values.real
     with pytest.raises(ArgumentError, match="a, b/c"):
         dask_bigfft.run("in.h5", "out.zarr")
     with pytest.raises(ArgumentError, match="`component`='d'"):
@@ -431,7 +435,8 @@ def test_what_is_not_allowed_is_refused_by_name(text, changes):
 @pytest.mark.parametrize("scratch", [None, "s"])
 @pytest.mark.parametrize("name", ["zarr 2", "zarr 3", "zarr 3, sharded"])
 def test_a_missing_chunk_is_refused_unless_it_is_meant_so(name, scratch):
-    values, unit = complex_values(30, 28), (4, 6)
+    values = complex_values(30, 28)
+    unit = (4, 6)
     FORMATS[name](values, unit)
     lost = Path("in/2.1" if name == "zarr 2" else "in/c/2/1")
     lost.unlink()

@@ -98,7 +98,8 @@ def test_a_bare_array_keeps_names_and_attributes(tmp_path):
 
 def test_a_group_is_resumed_found_again_and_replaced_as_a_whole(tmp_path):
     source, named = stored(3, tmp_path / "in.zarr")
-    target, scratch = tmp_path / "out.zarr", tmp_path / "scratch"
+    target = tmp_path / "out.zarr"
+    scratch = tmp_path / "scratch"
     request = RunRequest(source, target, "fftn", scratch=scratch, resume=True, **named)
     request = replace(request, options={"chunks": (6, 16, 5)})
 

@@ -25,7 +25,8 @@ def hold(folder: str) -> None:
     from dask_bigfft.exchange.scratch import RESULT, Scratch
     from dask_bigfft.testing.traps import Board
 
-    record, there = Scratch.record, Board(Path(folder))
+    record = Scratch.record
+    there = Board(Path(folder))
 
     def waiting(self: Scratch, exchange: str, block: tuple[int, ...], what: Any) -> None:
         if exchange == RESULT and there.claim("sprung"):
@@ -54,8 +55,11 @@ def test_what_a_worker_of_an_earlier_life_stores_late_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has written a chunk of a result that is begun anew: nobody may take it for stored."""
-    source, out, scratch = tmp_path / "in.zarr", tmp_path / "out.zarr", tmp_path / "scratch"
-    values, board = stored(source, *NUMBERS), Board(tmp_path / "board")
+    source = tmp_path / "in.zarr"
+    out = tmp_path / "out.zarr"
+    scratch = tmp_path / "scratch"
+    values = stored(source, *NUMBERS)
+    board = Board(tmp_path / "board")
     requested: dict[str, Any] = {"block_size": 4 * 24 * 16, "scratch": scratch}
     with Processes(tmp_path / "cluster", 1) as cluster:
         killed(cluster, board, tmp_path / "said", source, out, **requested)
@@ -81,8 +85,12 @@ def test_a_run_goes_on_while_a_worker_is_busy_with_the_one_that_was_killed(tmp_p
 
     It once waited for what they depended on then, and the second life never ended.
     """
-    source, out, scratch = tmp_path / "in.zarr", tmp_path / "out.zarr", tmp_path / "scratch"
-    values, board, said = stored(source, *NUMBERS), Board(tmp_path / "board"), tmp_path / "said"
+    source = tmp_path / "in.zarr"
+    out = tmp_path / "out.zarr"
+    scratch = tmp_path / "scratch"
+    values = stored(source, *NUMBERS)
+    board = Board(tmp_path / "board")
+    said = tmp_path / "said"
     requested: dict[str, Any] = {"block_size": 4 * 24 * 16, "scratch": scratch}
     requested["settings"] = {"bigfft.planner.whole-axis-floor": 1}
     with Processes(tmp_path / "cluster", 1, threads=2) as cluster:

@@ -20,14 +20,16 @@ zarr = pytest.importorskip("zarr")
 h5py = pytest.importorskip("h5py")
 xarray = pytest.importorskip("xarray")
 
-SHAPE, CHUNKS = (48, 40), (12, 40)
+SHAPE = (48, 40)
+CHUNKS = (12, 40)
 RAW = np.random.default_rng(3).integers(2, 120, SHAPE)
 
 
 pytestmark = pytest.mark.usefixtures("folder")
 
 
-F4, I2 = np.float32, np.int16
+F4 = np.float32
+I2 = np.int16
 SCALED = {"scale_factor": F4(0.01), "add_offset": F4(9)}
 FILL = {"_FillValue": I2(-999)}
 
@@ -201,7 +203,8 @@ def test_the_fill_value_of_a_zarr_array_of_another_writer_is_a_value(version):
 
 def test_several_fill_values():
     values = raw_values("i2")
-    values[20, 30], values[21, 3] = -999, -998
+    values[20, 30] = -999
+    values[21, 3] = -998
     attributes = {"_FillValue": np.int16(-999), "missing_value": np.array([-998, -997], "i2")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", xarray.SerializationWarning)

@@ -83,7 +83,8 @@ def test_a_run_that_lost_power_is_resumed_to_the_bit(prepared, sync):
     """With `sync` nothing that is recorded is lost, where the disk keeps the order of names."""
     folder, resume = prepared
     rng = random.Random(int(os.environ.get("BIGFFT_SEED", "27")))
-    first, refused = rng.randrange(EVERY), 0
+    first = rng.randrange(EVERY)
+    refused = 0
     with dask.config.set({"bigfft.scratch.sync": sync}):
         with Disk(folder, lambda number: number % EVERY == first) as disk:
             wanted = resume()

@@ -104,9 +104,13 @@ def test_what_a_repair_has_left_of_files_is_not_taken_for_whole(
     done, paths = half_written(number)
     plan = Plan.from_json(json.loads(Path("scratch/run.json").read_text())["plan"])
     error = DamagedShardError(5, "damaged", "here")
-    error.exchange, error.number, error.sources = f"exchange{number + 1}", number, tuple(done[:1])
+    error.exchange = f"exchange{number + 1}"
+    error.number = number
+    error.sources = tuple(done[:1])
     if number == 3:  # blocks of the result: what they are made of is damaged
-        error.exchange, error.number, error.sources = "exchange3", 2, ((0,),)
+        error.exchange = "exchange3"
+        error.number = 2
+        error.sources = ((0,),)
     run_json.forget_damaged(Path("scratch"), plan, error)
     assert not [path for path in paths if path.exists()]
     if number < 3:
@@ -164,7 +168,8 @@ def test_a_damaged_filter_is_made_once_more(here, kill):
 
 
 def test_without_a_scratch_folder_all_is_done_once_more(here, undisturbed, monkeypatch):
-    numbers, real = itertools.count(), scratch.checksum
+    numbers = itertools.count()
+    real = scratch.checksum
     monkeypatch.setattr(scratch, "checksum", lambda values: real(values) + (next(numbers) == 5))
     with (
         dask.config.set({"bigfft.exchange.carrier": "disk"}),
@@ -350,7 +355,8 @@ def test_any_change_of_what_a_run_keeps_is_repaired_or_refused(killed):
         for path in rng.sample(kept, 3):
             found = json.loads(path.read_bytes())
             name = rng.choice(list(found))
-            left, other = {k: v for k, v in found.items() if k != name}, rng.choice(values)
+            left = {k: v for k, v in found.items() if k != name}
+            other = rng.choice(values)
             found = rng.choice([left, found | {name: other}, other])
             path.write_text(json.dumps(found) if rng.random() < 0.8 else json.dumps(found)[:-3])
         refused = ""

@@ -105,7 +105,8 @@ def test_a_run_without_files_at_its_ends(here, kill, counted, rounds):
     values = zarr.open_array("in.zarr")[...]
     shutil.rmtree("in.zarr")
     stored("in.zarr", values, (BLOCK,), compressors=None if rounds[0] == 16 else "auto")
-    requested, row = {**ASKED, "rounds": rounds}, {"bigfft.scratch.row-size": "256 B"}
+    requested = {**ASKED, "rounds": rounds}
+    row = {"bigfft.scratch.row-size": "256 B"}
     with dask.config.set(row):
         dask_bigfft.run("in.zarr", "whole.zarr", **requested, scratch="whole")
     for after in (60, 250):
@@ -231,7 +232,8 @@ def test_a_changed_source_is_refused_and_the_chunk_named(begun):
         again()
     extra.unlink()
     text = Path("in.zarr/zarr.json")
-    before, times = text.read_text(), text.stat()
+    before = text.read_text()
+    times = text.stat()
     text.write_text(before + " ")
     with pytest.raises(ArgumentError, match=rf"{text} has changed"):
         again()
@@ -272,11 +274,13 @@ def test_scratch_folders_of_others_are_refused(here):
 @pytest.mark.parametrize("name", ["mkdir", "open"])
 def test_a_scratch_folder_that_another_run_removes_just_now_is_made_anew(here, monkeypatch, name):
     """Between making it, opening its lock and locking it; a lock that is gone locks nothing."""
-    other, held = Path("scratch").resolve(), None
+    other = Path("scratch").resolve()
+    held = None
     if name == "open":
         other.mkdir()
         held = folders.lock_folder(other)
-    real, times = getattr(os, name), []
+    real = getattr(os, name)
+    times = []
 
     def meanwhile(path, *args, **kwargs):
         found = real(path, *args, **kwargs)
@@ -295,7 +299,8 @@ def test_a_scratch_folder_that_another_run_removes_just_now_is_made_anew(here, m
 
 def test_at_its_end_a_run_leaves_the_scratch_folder_of_the_next_one(here, monkeypatch):
     """Which has begun as soon as the first one had removed its own."""
-    real, next_one = run_json.leave, []
+    real = run_json.leave
+    next_one = []
 
     def leave(folder):
         real(folder)
@@ -366,7 +371,8 @@ FORMATS = {
 def test_killed_and_gone_on_with(name, kill, tmp_path):
     """To the bit; not where the source's time or, asked for, its content is another one."""
     make, file = FORMATS[name]
-    source, scratch = tmp_path / "in", tmp_path / "scratch"
+    source = tmp_path / "in"
+    scratch = tmp_path / "scratch"
     make(source)
     requested = {**ROWS, "inner_chunks": (2, 8) if "sharded" in name else None}
     with dask.config.set({"scheduler": "sync", "bigfft.planner.whole-axis-floor": 1}):
@@ -374,7 +380,8 @@ def test_killed_and_gone_on_with(name, kill, tmp_path):
         begun = {"scratch": scratch, "checksum": True, "kind": "fftn"}
         kill(60, tmp_path / "out.zarr", source, **begun, **requested)
         kept = contents(scratch)
-        times, data = (source / file).stat(), (source / file).read_bytes()
+        times = (source / file).stat()
+        data = (source / file).read_bytes()
         flipped = data[:-20] + bytes([data[-20] ^ 1]) + data[-19:]
         again = {**requested, "scratch": scratch, "resume": True}
         for changed, nanoseconds in ((data, 0), (flipped, times.st_mtime_ns)):
@@ -434,14 +441,16 @@ def test_a_run_killed_at_random_moments_is_the_same_to_the_bit(number, tmp_path,
 
     Each kind of run has each of the compressors.
     """
-    rng, by_clock = random.Random(number), number % 5 == 4
+    rng = random.Random(number)
+    by_clock = number % 5 == 4
     make, requested = RUNS[number % len(RUNS)]
     requested = requested | {"checksum": bool(number // len(RUNS) % 2), "resume": True}
     requested["compressors"] = COMPRESSORS[number % len(COMPRESSORS)]
     threads = 3 if by_clock else 1
     source, out, scratch = (tmp_path / name for name in ("in", "out.zarr", "scratch"))
     make(source)
-    requested["scratch"], kills = scratch, 0
+    requested["scratch"] = scratch
+    kills = 0
     scheduler = {"scheduler": "threads" if by_clock else "sync", "num_workers": threads}
     with dask.config.set({**scheduler, "bigfft.planner.whole-axis-floor": 1}):
         begun = time.monotonic()

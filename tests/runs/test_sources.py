@@ -285,7 +285,9 @@ def test_a_damaged_file_is_named_whatever_its_package_raises(name):
             inner = path / "zarr.json"
         else:
             store.close()
-    whole, rng, refused = inner.read_bytes(), np.random.default_rng(0), list[str]()
+    whole = inner.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = list[str]()
     for _ in range(300):
         damaged = bytearray(whole)
         damaged[rng.integers(min(len(whole), 2048))] = rng.integers(32, 127)

@@ -18,8 +18,10 @@ def of(function, *others, **named):
     return lambda x: function(x, *others, **named)
 
 
-EMPTY, WELCH = [X[:0]], signal.welch
-POWER, CONVOLVE = signal.power_spectrum, signal.fftconvolve
+EMPTY = [X[:0]]
+WELCH = signal.welch
+POWER = signal.power_spectrum
+CONVOLVE = signal.fftconvolve
 
 REFUSED = [
     (named(CONVOLVE, "mode", X, X), "mode", ["half"], []),

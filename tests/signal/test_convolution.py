@@ -111,7 +111,8 @@ def test_by_the_definition(shapes, mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_exchanges_of_one_axis(mode):
     """Six through spectra in transposed order; four beside a kernel that fits a block."""
-    x, y = da.zeros(2**16, chunks=2**12), da.zeros(2**15, chunks=2**12)
+    x = da.zeros(2**16, chunks=2**12)
+    y = da.zeros(2**15, chunks=2**12)
     for function in (signal.fftconvolve, lambda *a: signal.correlate(*a, method="fft")):
         found = function(x, y, mode)
         assert exchanges(found) == [2, 2, 2]
@@ -128,7 +129,8 @@ def test_exchanges_of_one_axis(mode):
 )
 def test_exchanges_of_slabs(shape, chunks, mode):
     """One for each transform, windows and padding included; a small kernel has none."""
-    x, y = da.zeros(shape, chunks=chunks), da.ones(shape, chunks=chunks)
+    x = da.zeros(shape, chunks=chunks)
+    y = da.ones(shape, chunks=chunks)
     assert sum(exchanges(signal.fftconvolve(x, y, mode))) == 3
     kernel = np.ones((3,) * len(shape))
     assert sum(exchanges(signal.correlate(x, kernel, mode, method="fft"))) == 2
@@ -161,7 +163,8 @@ def test_chunks_may_be_empty(name, method, mode):
         ((0, 1), (1, 0, 0)),
         ((1, 0, 2), (4, 0, 1)),
     ]:
-        x, y = np.arange(1.0, sum(long) + 1), np.arange(1.0, sum(short) + 1) ** 2
+        x = np.arange(1.0, sum(long) + 1)
+        y = np.arange(1.0, sum(short) + 1) ** 2
         found = getattr(signal, name)(
             da.from_array(x, chunks=(long,)), da.from_array(y, chunks=(short,)), mode, method
         )
@@ -174,11 +177,13 @@ def test_chunks_may_be_empty(name, method, mode):
     "settings_", [{"bigfft.exchange.carrier": "tasks"}, {"bigfft.chunks": "preserve"}]
 )
 def test_under_other_settings_inputs_are_only_read(settings_):
-    a, b = random_array((40, 30), "f8", 0), random_array((9, 30), "f8", 1)
+    a = random_array((40, 30), "f8", 0)
+    b = random_array((9, 30), "f8", 1)
     a.flags.writeable = b.flags.writeable = False
     with dask.config.set(settings_):
         for name in ("fftconvolve", "oaconvolve", "correlate"):
-            x, y = da.from_array(a, chunks=(7, 11)), da.from_array(b, chunks=(4, 30))
+            x = da.from_array(a, chunks=(7, 11))
+            y = da.from_array(b, chunks=(4, 30))
             found = getattr(signal, name)(x, y)
             agree(found, getattr(scipy.signal, name)(a, b), 2.2e-16)
 
@@ -241,7 +246,8 @@ def test_blocks_of_a_convolution_take_each_others_memory(monkeypatch):
 @pytest.mark.parametrize("mode", MODES)
 def test_a_window_shifted(mode):
     """What a last gather takes from anywhere is shifted as any array is."""
-    a, b = random_array((400,), "f8", 0), random_array((300,), "f8", 1)
+    a = random_array((400,), "f8", 0)
+    b = random_array((300,), "f8", 1)
     found = signal.correlate(da.from_array(a, chunks=50), da.from_array(b, chunks=50), mode)
     expected = scipy.fft.fftshift(scipy.signal.correlate(a, b, mode))
     assert relative_l2(fft.fftshift(found).compute(), expected) < 1e-14
@@ -250,7 +256,8 @@ def test_a_window_shifted(mode):
 @pytest.mark.parametrize("mode", ["full", "same"])
 def test_each_array_longer_along_one_axis(mode):
     """A kernel that is longer than all of the other array is no neighbours' affair."""
-    a, b = random_array((17, 9, 4), "f8", 0), random_array((7, 30, 4), "c16", 1)
+    a = random_array((17, 9, 4), "f8", 0)
+    b = random_array((7, 30, 4), "c16", 1)
     x = da.from_array(a, chunks=(4, 3, 2))
     for axes in (None, (0, 1), (1, 0)):
         found = signal.oaconvolve(x, b, mode, axes)
@@ -273,7 +280,8 @@ def test_each_array_longer_along_one_axis(mode):
 )
 def test_kernels_of_few_and_of_many_rows(mode, dtype, shape, chunks, kernel):
     """Rows are summed one by one, or by FFTs."""
-    a, b = random_array(shape, dtype, 0), random_array(kernel, dtype, 1)
+    a = random_array(shape, dtype, 0)
+    b = random_array(kernel, dtype, 1)
     found = signal.fftconvolve(da.from_array(a, chunks=chunks), b, mode)
     assert len(plans_of(found)) == 2  # the kernel's spectrum is made block by block
     wide = np.clongdouble if found.dtype.kind == "c" else np.longdouble
@@ -283,7 +291,8 @@ def test_kernels_of_few_and_of_many_rows(mode, dtype, shape, chunks, kernel):
 
 @pytest.mark.parametrize("dtype", ["f8", "c16", "i8"])
 def test_sums_of_long_kernels(dtype):
-    a, b = random_array((6000,), dtype, 0), random_array((5000,), dtype, 1)
+    a = random_array((6000,), dtype, 0)
+    b = random_array((5000,), dtype, 1)
     found = signal.convolve(da.from_array(a, chunks=6000), b, method="direct")
     agree(found, np.convolve(a, b), 2.2e-16)
 

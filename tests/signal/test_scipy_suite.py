@@ -84,8 +84,10 @@ TYPES = "?bBhHiIlLefdFD"
 
 def test_every_pair_of_types():
     """By spectra and by sums, in turn with either one first, and by each mode."""
-    rng, convolve = np.random.default_rng(42), through_dask("convolve")
-    whole, real = rng.integers(0, 2, 100), rng.standard_normal(100)
+    rng = np.random.default_rng(42)
+    convolve = through_dask("convolve")
+    whole = rng.integers(0, 2, 100)
+    real = rng.standard_normal(100)
     drawn = {"b": whole, "i": whole, "u": whole, "f": real, "c": real + 0.5j * whole}
     values = {char: drawn[np.dtype(char).kind].astype(char) for char in TYPES}
     pairs = itertools.combinations_with_replacement(TYPES, 2)

@@ -137,7 +137,8 @@ def waves(shape, lengths):
         *(np.arange(n) * (length / n) for n, length in zip(shape, lengths, strict=True)),
         indexing="ij",
     )
-    field, laplace = np.zeros(shape), np.zeros(shape)
+    field = np.zeros(shape)
+    laplace = np.zeros(shape)
     slopes = [np.zeros(shape) for _ in shape]
     for j, amplitude in enumerate([1.0, 0.5, -0.7], 1):
         k = [2 * np.pi * ((j + a) % 4) / length for a, length in enumerate(lengths)]

@@ -88,7 +88,8 @@ def test_progress_of_transforms_that_dask_joins_to_one_task(chain):
 
 def test_progress_in_two_threads():
     """One array begins after the other, and goes on after its end."""
-    begun, ended = threading.Event(), threading.Event()
+    begun = threading.Event()
+    ended = threading.Event()
 
     def waiting(block, seed):
         assert begun.wait(30) if seed == 0 else begun.set() or ended.wait(30)
@@ -217,7 +218,8 @@ print("device", device.memory().free == device.memory().total, flush=True)
 
 @pytest.mark.parametrize("where", ["threads", "cluster", "disk", "device", "sync"])
 def test_ctrl_c_stops_what_runs_and_lets_go_of_files_devices_and_memory(where, tmp_path):
-    scratch, script = tmp_path / "scratch", tmp_path / "script.py"
+    scratch = tmp_path / "scratch"
+    script = tmp_path / "script.py"
     scratch.mkdir()
     script.write_text(INTERRUPTED)
     with subprocess.Popen(
@@ -336,7 +338,8 @@ def by_hand(name=""):
 def test_the_picture_is_drawn_to_scale():
     svg = ElementTree.fromstring(by_hand().timeline())
     bars = [rect for rect in svg.iter("{http://www.w3.org/2000/svg}rect") if len(rect)]
-    left, scale = min(float(bar.get("x")) for bar in bars), float(bars[0].get("width"))
+    left = min(float(bar.get("x")) for bar in bars)
+    scale = float(bars[0].get("width"))
     assert sorted(round((float(bar.get("x")) - left) / scale) for bar in bars) == [0, 1, 2, 3]
     assert len({bar.get("y") for bar in bars}) == len({bar.get("fill") for bar in bars}) == 2
 

@@ -59,8 +59,10 @@ def test_a_run_that_is_done_stops_its_clock(clock):
 
 
 def test_compiling_is_shown_and_left_out_of_speeds(clock):
-    run, stream = run_of(clock, round1=8, round2=8), io.StringIO()
-    board, shown = Board(), TextDisplay(stream)
+    run = run_of(clock, round1=8, round2=8)
+    stream = io.StringIO()
+    board = Board()
+    shown = TextDisplay(stream)
     board.runs["0a1b"] = run
     assert board.hear("compiling", {"plan": "0a1b", "index": 1})
     shown.show(board.summaries())
@@ -85,7 +87,8 @@ def test_a_terminal_has_one_line_that_is_rewritten(clock, monkeypatch):
     monkeypatch.setattr(progress, "OFTEN", 0.0)
     stream = io.StringIO()
     stream.isatty = lambda: True
-    shown, run = TextDisplay(stream), run_of(clock, round1=2, round2=2)
+    shown = TextDisplay(stream)
+    run = run_of(clock, round1=2, round2=2)
     for stage in ("round1", "round1", "round2", "round2"):
         run.count(stage)
         shown.show([run.summary()])

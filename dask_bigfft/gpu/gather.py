@@ -17,7 +17,7 @@ from dask_bigfft.arrays import Block
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.exchange import gather
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.gpu.on_gpu import Run, Segment, gpus, home_of
+from dask_bigfft.gpu.on_gpu import Run, gpus, home_of
 from dask_bigfft.gpu.operations import dense
 from dask_bigfft.gpu.peers import Choice, GpuTable, PeerCopies
 from dask_bigfft.kernels.copies import Segments
@@ -232,11 +232,9 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
         by_gpu = itertools.groupby(copies, lambda copy: (copy[0], copy[1].copies))
         for (block, peer_copies), copies_to_gpu in by_gpu:
             source = sources[block]
-            segments = []
-            for _, table, rows in copies_to_gpu:
-                for row in rows.listed:
-                    segments.append(Segment(source, table.target, row, rows.conjugate))
-            peer_copies.segments[homes[block], source.dtype] = segments
+            peer_copies.copies[homes[block], source.dtype] = [
+                (source, table.target, rows) for _, table, rows in copies_to_gpu
+            ]
             peer_copies.run(moments.get(block))
 
     def arrived(self, block: Block) -> BlockView:

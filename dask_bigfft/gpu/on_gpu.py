@@ -28,8 +28,9 @@ from dask_bigfft.events import emit
 from dask_bigfft.gpu import operations
 from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, synchronize
 from dask_bigfft.gpu.ffts import FFTPlans
-from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply, Term, Twiddle
+from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Term, Twiddle
 from dask_bigfft.gpu.tile_work import NO_MODULUS, Computation, Job, TileWork
+from dask_bigfft.kernels.copies import Segments
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES, TileLimits
 from dask_bigfft.transforms.steps import CosineSum
@@ -37,27 +38,11 @@ from dask_bigfft.transforms.steps import CosineSum
 Block = tuple[int, ...]
 
 
-class Segment(NamedTuple):
-    """Strided copy from a part of an array on a GPU to a part of another.
-
-    `form` has the counts, then start and strides in the source and in the target, in bytes.
-    """
-
-    source: Any
-    target: Any
-    form: tuple[Block, int, Block, int, Block]
-    conjugate: bool
-
-    @property
-    def arrays(self) -> "ArrayCopy":
-        """The copy with an array for each part."""
-        counts, start, strides, place, steps = self.form
-        source = gpus().view(self.source, start, counts, strides)
-        return source, gpus().view(self.target, place, counts, steps), self.conjugate
-
-
 #: Copy of a whole array: source, target, and True to conjugate.
 ArrayCopy = tuple[Any, Any, bool]
+
+#: Strided copies from an array on a GPU to another: source, target, and the copies.
+TableCopy = tuple[Any, Any, Segments]
 
 _NO_LIMIT = 1 << 62
 
@@ -176,20 +161,17 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
         If the GPU has too little memory.
     """
     runs = view.runs() if view.dtype.str == job.source else []
-    parts = list[Part]()
-    values: Any = None
-    if job.inside and len(runs) == 1 and runs[0].nbytes == runs[0].source.nbytes:
-        values = runs[0].source
+    is_source = len(runs) == 1 and runs[0].nbytes == runs[0].source.nbytes
+    values: Any = runs[0].source if job.inside and is_source else None
     job = replace(job, inside=False) if job.inside else job
-    shape = job.shapes[1]
-    works = _works(job, job.block)
+    works = list(_works(job, job.block))
+    parts: list[Part] = []
     if works and runs and values is None:
-        first, parts = _from_runs(works[0], runs)
-        works = (first, *works[1:])
-    if not parts and values is None:
+        works[0], parts = _from_runs(works[0], runs)
+    if values is None and not parts:
         values = as_block(view.gather())
-        if not values.size or not math.prod(shape):
-            return cupy().zeros(shape, job.target)
+        if not values.size or not math.prod(job.shapes[1]):
+            return cupy().zeros(job.shapes[1], job.target)
         if values.dtype.str != job.source:
             with values.device:
                 values = values.astype(job.source)
@@ -197,19 +179,28 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
     plans = _plans_of(device.id)
     with current(device), plans.lock:
         for work in works:
-            inputs = values, parts, work, filters
-            try:
-                values = _computed(plans.ffts, *inputs)
-                parts = []
-            except (DeviceMemoryError, cupy().cuda.memory.OutOfMemoryError):  # before any FFT
-                emit("fallback", nbytes=0)
-                cupy().cuda.get_current_stream().synchronize()
-                plans.ffts.drop()
-                cupy().get_default_memory_pool().free_all_blocks()
-                values = _computed(plans.ffts, *inputs)
-                parts = []
+            values = _computed_or_retried(plans.ffts, values, parts, work, filters)
+            parts = []
         synchronize()
-    return values.reshape(shape)
+    return values.reshape(job.shapes[1])
+
+
+def _computed_or_retried(
+    plans: FFTPlans,
+    values: Any,
+    parts: Sequence["Part"],
+    work: TileWork,
+    filters: Mapping[int, Any],
+) -> Any:
+    """Do all operations on a tile; retry with all cached memory freed if there is too little."""
+    try:
+        return _computed(plans, values, parts, work, filters)
+    except (DeviceMemoryError, cupy().cuda.memory.OutOfMemoryError):  # before any FFT
+        emit("fallback", nbytes=0)
+        cupy().cuda.get_current_stream().synchronize()
+        plans.drop()
+        cupy().get_default_memory_pool().free_all_blocks()
+        return _computed(plans, values, parts, work, filters)
 
 
 @functools.lru_cache(maxsize=256)
@@ -224,25 +215,42 @@ def _joined(work: TileWork) -> TileWork:
 
     cuFFT has plans for both together. A scale between them comes first.
     """
-    found = list[Computation]()
-    for step in work.computations:
-        at = len(found) - 1
-        op = step.op
-        if isinstance(op, FFT) and op.kind == "c2r" and at > 0:
-            by = found[at].op
-            if isinstance(by, Multiply) and not (by.conjugate or by.twiddles or by.chirps):
-                at -= 1
-        before = found[at].op if found else None
-        if isinstance(op, FFT) and isinstance(before, FFT) and op.sign == before.sign:
-            kinds = before.kind, op.kind
-            if kinds == ("r2c", "c2c") and op.dims[-1] < before.dims[0]:
-                found[at] = replace(found[at], op=replace(before, dims=op.dims + before.dims))
-                continue
-            if kinds == ("c2c", "c2r") and before.dims[-1] < op.dims[0]:
-                del found[at]
-                step = replace(step, op=replace(op, dims=before.dims + op.dims))
-        found.append(step)
-    return replace(work, computations=tuple(found))
+    computations: list[Computation] = []
+    for computation in work.computations:
+        number = _number_of_fft_before(computations, computation.op)
+        op = None if number is None else _joined_fft(computations[number].op, computation.op)
+        if number is None or op is None:
+            computations.append(computation)
+        elif op.kind == "r2c":
+            computations[number] = replace(computations[number], op=op)
+        else:
+            del computations[number]
+            computations.append(replace(computation, op=op))
+    return replace(work, computations=tuple(computations))
+
+
+def _number_of_fft_before(computations: Sequence[Computation], op: Compute) -> int | None:
+    """Return the number of the computation that an FFT may be joined with, if there is one."""
+    if not computations or not isinstance(op, FFT):
+        return None
+    last = len(computations) - 1
+    before = computations[last].op
+    if op.kind != "c2r" or last == 0 or not isinstance(before, Multiply):
+        return last
+    only_scales = not (before.conjugate or before.twiddles or before.chirps)
+    return last - 1 if only_scales else last
+
+
+def _joined_fft(before: Compute, op: Compute) -> FFT | None:
+    """Return two FFTs, one after the other, as one; None if cuFFT has no plan for both."""
+    if not isinstance(before, FFT) or not isinstance(op, FFT) or before.sign != op.sign:
+        return None
+    kinds = (before.kind, op.kind)
+    if kinds == ("r2c", "c2c") and op.dims[-1] < before.dims[0]:
+        return replace(before, dims=op.dims + before.dims)
+    if kinds == ("c2c", "c2r") and before.dims[-1] < op.dims[0]:
+        return replace(op, dims=before.dims + op.dims)
+    return None
 
 
 #: FFTs of whole lines, from an address to a place in a tile, in bytes.
@@ -256,33 +264,45 @@ def _from_runs(work: TileWork, runs: Sequence[Run]) -> tuple[TileWork, list[Part
     all of them.
     """
     (first, *others) = work.computations
-    op = work.computations[0].op
+    op = first.op
     if not isinstance(op, FFT) or op.kind == "c2r":  # which may overwrite its source
         return work, []
-    if any((run.source.data.ptr + run.start) % np.dtype(op.dtype).itemsize for run in runs):
+    complex_nbytes = np.dtype(op.dtype).itemsize
+    if any((run.source.data.ptr + run.start) % complex_nbytes for run in runs):
         return work, []  # cuFFT reads whole complex numbers, of real values as well
-    itemsize = np.dtype(first.source.dtype).itemsize
+    cut_dim = _cut_dim(op, np.dtype(first.source.dtype).itemsize, runs)
+    if cut_dim is None:
+        return work, []
+    whole_dims = tuple(dim - cut_dim for dim in op.dims if dim > cut_dim)
+    other_dims = op.dims[: bisect(op.dims, cut_dim)]
+    is_long = len(other_dims) == 1 and op.source[other_dims[0]] > SHORT
+    if is_long and len(op.dims) == 2:
+        return work, []
+    source_row = op.source[cut_dim + 1 :]
+    target_row = op.target[cut_dim + 1 :]
+    source_nbytes = math.prod(source_row) * np.dtype(first.source.dtype).itemsize
+    target_nbytes = math.prod(target_row) * complex_nbytes
+    parts: list[Part] = []
+    for run in runs:
+        count = run.nbytes // source_nbytes
+        source = (count, *source_row)
+        target = (count, *target_row)
+        fft = FFT(op.kind, source, target, whole_dims, op.sign, op.dtype)
+        place = run.place // source_nbytes * target_nbytes
+        parts.append((fft, run.source.data.ptr + run.start, place))
+    if other_dims:
+        other_fft = replace(op, kind="c2c", source=op.target, dims=other_dims)
+        others.insert(0, Computation(other_fft, first.target, first.target))
+    return replace(work, source=first.target, computations=tuple(others)), parts
+
+
+def _cut_dim(op: FFT, itemsize: int, runs: Sequence[Run]) -> int | None:
+    """Return the outermost dimension of which all runs have whole rows; None if none is left."""
     for dim in range(max(op.dims)):
-        inner = op.source[dim + 1 :]
-        made = op.target[dim + 1 :]
-        row = itemsize * math.prod(inner)
-        if any(run.place % row or run.nbytes % row for run in runs):
-            continue
-        dims = tuple(d - dim for d in op.dims if d > dim)
-        cut = op.dims[: bisect(op.dims, dim)]
-        if len(cut) == 1 and op.source[cut[0]] > SHORT and len(op.dims) == 2:
-            break
-        parts = list[Part]()
-        step = math.prod(made) * np.dtype(op.dtype).itemsize
-        for run in runs:
-            n = run.nbytes // row
-            one = FFT(op.kind, (n, *inner), (n, *made), dims, op.sign, op.dtype)
-            parts.append((one, run.source.data.ptr + run.start, run.place // row * step))
-        if cut:
-            rest = replace(op, kind="c2c", source=op.target, dims=cut)
-            others.insert(0, Computation(rest, first.target, first.target))
-        return replace(work, source=first.target, computations=tuple(others)), parts
-    return work, []
+        row_nbytes = itemsize * math.prod(op.source[dim + 1 :])
+        if not any(run.place % row_nbytes or run.nbytes % row_nbytes for run in runs):
+            return dim
+    return None
 
 
 def _computed(
@@ -293,24 +313,31 @@ def _computed(
 
     plans.trim()
     ffts = [op for op, _, _ in parts]
-    ffts += [found.op for found in work.computations if isinstance(found.op, FFT)]
-    need = max(map(plans.prepare, ffts), default=0)
+    for computation in work.computations:
+        if isinstance(computation.op, FFT):
+            ffts.append(computation.op)
+    work_nbytes = max(map(plans.prepare, ffts), default=0)
     buffers = _memory(values, work, filters)  # before the work area, so that the pool cuts less
-    area = cupy().cuda.alloc(need)
-    scratch = int(area.ptr)
+    work_area = cupy().cuda.alloc(work_nbytes)
+    work_address = int(work_area.ptr)
     emit("device_memory", device=int(cupy().cuda.runtime.getDevice()), nbytes=in_pool())
 
-    def array(found: DeviceArray) -> Any:
-        memory = buffers[found.offset]
-        return cupy().ndarray(found.shape, np.dtype(found.dtype), memptr=memory)
+    def array(device_array: DeviceArray) -> Any:
+        """Return an array of the tile."""
+        memory = buffers[device_array.offset]
+        return cupy().ndarray(device_array.shape, np.dtype(device_array.dtype), memptr=memory)
 
-    for op, begin, place in parts:
-        compute(plans, op, int(begin), int(buffers[work.source.offset].ptr) + place, scratch)
+    def address(device_array: DeviceArray) -> int:
+        """Return the address of an array of the tile."""
+        return int(buffers[device_array.offset].ptr)
+
+    for op, source_address, place in parts:
+        compute(plans, op, int(source_address), address(work.source) + place, work_address)
     if values is not None and buffers[work.source.offset].ptr != values.data.ptr:
         array(work.source)[...] = values.reshape(work.source.shape)
-    for found in work.computations:
-        source, target = (int(buffers[x.offset].ptr) for x in (found.source, found.target))
-        compute(plans, found.op, source, target, scratch)
+    for computation in work.computations:
+        source = address(computation.source)
+        compute(plans, computation.op, source, address(computation.target), work_address)
     return array(work.result)
 
 
@@ -319,21 +346,23 @@ def _memory(values: Any, work: TileWork, filters: Mapping[int, Any]) -> dict[int
 
     The values are used as one of the buffers if they are large enough.
     """
-    cp = cupy()
-    buffers = dict[int, Any]()
-    sizes = dict[int, int]()
-    for one in work.filters:
-        spectrum = cp.asarray(filters[one.axis]).reshape(one.shape)[one.part]
-        buffers[one.array.offset] = cp.ascontiguousarray(spectrum).data
-    ends = (array for found in work.computations for array in (found.source, found.target))
-    for array in (work.source, work.result, *ends):
+    buffers: dict[int, Any] = {}
+    for filter_part in work.filters:
+        spectrum = cupy().asarray(filters[filter_part.axis]).reshape(filter_part.shape)
+        part = cupy().ascontiguousarray(spectrum[filter_part.part])
+        buffers[filter_part.array.offset] = part.data
+    arrays = [work.source, work.result]
+    for computation in work.computations:
+        arrays += [computation.source, computation.target]
+    sizes: dict[int, int] = {}
+    for array in arrays:
         sizes[array.offset] = max(sizes.get(array.offset, 0), array.nbytes)
     for offset, nbytes in sizes.items():
-        own = values is not None and offset == work.source.offset
-        if own and nbytes <= values.nbytes:
+        is_source = values is not None and offset == work.source.offset
+        if is_source and nbytes <= values.nbytes:
             buffers[offset] = values.data
         elif offset not in buffers:
-            buffers[offset] = cp.cuda.alloc(nbytes)
+            buffers[offset] = cupy().cuda.alloc(nbytes)
     return buffers
 
 
@@ -475,47 +504,66 @@ class Gpus:
     def copy(self, gpu: int, copies: Iterable[ArrayCopy]) -> None:
         """Copy arrays within a GPU."""
         with self._on(gpu), errors_of_cuda():
-            for one in copies:
-                _put(*one)
+            for values, target, conjugate in copies:
+                _put(values, target, conjugate)
             synchronize()
 
-    def copy_aside(self, gpu: int, segments: list[Segment], events: Any) -> dict[int, Any]:
-        """Copy segments, all of one GPU, to `gpu` in side streams after events.
+    def copy_aside(
+        self, gpu: int, copies: Sequence[TableCopy], events: Sequence[Any]
+    ) -> dict[int, Any]:
+        """Do strided copies, all from one GPU, to `gpu` in side streams after events.
 
         Rows that are wide enough are written by the copy engine of their GPU, others are read.
         Returns the end in each stream, by the GPU of the stream.
         """
         own = self.ordinal(gpu)
-        far = int(segments[0].source.device.id)
-        near = self._side(own, own)
-        ends = dict[int, Any]()
-        written = list[Written]()
-        read = list[Segment]()
-        for one in segments:
-            (counts, start, strides, place, steps) = one.form
-            to = one.target
-            same = one.source.dtype == to.dtype and not one.conjugate
-            form = counts, strides, steps, to.itemsize, LINK_ROW_NBYTES
-            if calls := _calls(*form) if own != far and same else []:
-                written.append((calls, one.source.data.ptr + start, to.data.ptr + place))
-            else:
-                read.append(one)
+        far = int(copies[0][0].device.id)
+        near_side = self._side(own, own)
+        ends: dict[int, Any] = {}
         try:
             with errors_of_cuda():
+                written, read = self._ways(copies, is_peer=own != far)
                 if written:
                     ends[far] = self._write(written, far, own, events)
                 if read:
-                    with self._on(gpu), near.stream:
-                        near.after(events)
-                        for values, to, turned in (one.arrays for one in read):
-                            for part in [()] if own == far else _parts(values):  # one at a time
-                                _put(self._brought(values[part], own, near), to[part], turned)
-                        ends[own] = _mark(near.stream)
+                    with self._on(gpu), near_side.stream:
+                        near_side.after(events)
+                        for values, target, conjugate in read:
+                            self._read(values, target, conjugate, own)
+                        ends[own] = _mark(near_side.stream)
                 return ends
         except BaseException:
-            near.stream.synchronize()
+            near_side.stream.synchronize()
             self._side(far, own).stream.synchronize()
             raise
+
+    def _ways(
+        self, copies: Sequence[TableCopy], is_peer: bool
+    ) -> tuple[list[Written], list[ArrayCopy]]:
+        """Return the copies that an engine writes, and those that a kernel reads."""
+        written: list[Written] = []
+        read: list[ArrayCopy] = []
+        for source, target, rows in copies:
+            is_plain = source.dtype == target.dtype and not rows.conjugate
+            for counts, start, strides, place, steps in rows.listed:
+                calls: Calls = []
+                if is_peer and is_plain:
+                    calls = _calls(counts, strides, steps, target.itemsize, LINK_ROW_NBYTES)
+                if calls:
+                    written.append((calls, source.data.ptr + start, target.data.ptr + place))
+                else:
+                    values = self.view(source, start, counts, strides)
+                    read.append((values, self.view(target, place, counts, steps), rows.conjugate))
+        return written, read
+
+    def _read(self, values: Any, target: Any, conjugate: bool, own: int) -> None:
+        """Copy an array to the current GPU, of number `own`, by a kernel in its side stream."""
+        if int(values.device.id) == own:
+            _put(values, target, conjugate)
+            return
+        for part in _parts(values):  # one at a time
+            brought = self._brought(values[part], own, self._side(own, own))
+            _put(brought, target[part], conjugate)
 
     def _side(self, ordinal: int, other: int) -> "_Side":
         """Return the side stream of a GPU for copies within it, or to others."""
@@ -609,6 +657,16 @@ class _Side:
             if event not in self._awaited:
                 self.stream.wait_event(event)
                 self._awaited.append(event)
+
+
+def array_copies(copies: Sequence[TableCopy]) -> list[ArrayCopy]:
+    """Return strided copies with an array for each part."""
+    arrays: list[ArrayCopy] = []
+    for source, target, rows in copies:
+        for counts, start, strides, place, steps in rows.listed:
+            values = gpus().view(source, start, counts, strides)
+            arrays.append((values, gpus().view(target, place, counts, steps), rows.conjugate))
+    return arrays
 
 
 def _put(values: Any, target: Any, conjugate: bool) -> None:

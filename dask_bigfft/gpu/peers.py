@@ -14,7 +14,6 @@ first three:
 
 import functools
 import itertools
-import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.events import emit
-from dask_bigfft.gpu.on_gpu import ArrayCopy, Gpus, Segment, gpus
+from dask_bigfft.gpu.on_gpu import ArrayCopy, Gpus, TableCopy, array_copies, gpus
 from dask_bigfft.kernels.copies import Segments
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.transforms.rounds import packed_dtype
@@ -76,7 +75,7 @@ class PeerCopies:
         #: Event from which on the arrays may be written.
         self.begun: Any = None
         #: Copies by GPU and dtype of their sources.
-        self.segments: dict[tuple[int, np.dtype[Any]], list[Segment]] = {}
+        self.copies: dict[tuple[int, np.dtype[Any]], list[TableCopy]] = {}
         #: End of the copies in each side stream, by GPU.
         self._ends: dict[int, Any] = {}
         #: Bytes moved between GPUs, by event.
@@ -84,32 +83,32 @@ class PeerCopies:
 
     def run(self, moment: Any = None) -> None:
         """Enqueue the copies; those in side streams wait for an event, if any."""
-        homes = {self.home, *(gpu for gpu, _ in self.segments)}
+        homes = {self.home, *(gpu for gpu, _ in self.copies)}
         if not self.aside:
             self._gpus.join(homes)
             self.begun = self._gpus.now(self.home) if len(homes) > 1 else None
         try:
             self._enqueue([event for event in (self.begun, moment) if event is not None])
         finally:
-            self.segments.clear()
+            self.copies.clear()
             if not self.aside:
                 self.finish()
                 self._gpus.join(homes)
 
     def _enqueue(self, events: list[Any]) -> None:
         """Enqueue the copies from each GPU by its transport."""
-        for (gpu, dtype), segments in self.segments.items():
+        for (gpu, dtype), copies in self.copies.items():
             transport = "direct" if gpu == self.home else self.choice(gpu, self.home)
             is_staged_by_host = transport == "staged" and self._staged_by_host(gpu)
             by_host = transport == "host" or is_staged_by_host
-            message_dtype = packed_dtype(dtype, segments[0].target.dtype)
-            size = sum(math.prod(segment.form[0]) for segment in segments)
+            message_dtype = packed_dtype(dtype, copies[0][1].dtype)
+            size = sum(rows.size for _, _, rows in copies)
             if transport != "direct":
-                self._send(gpu, segments, size, message_dtype, by_host)
+                self._send(gpu, copies, size, message_dtype, by_host)
             elif gpu == self.home and not self.aside:
-                self._gpus.copy(gpu, [segment.arrays for segment in segments])
+                self._gpus.copy(gpu, array_copies(copies))
             else:
-                self._ends |= self._gpus.copy_aside(self.home, segments, events)
+                self._ends |= self._gpus.copy_aside(self.home, copies, events)
             if gpu != self.home:
                 event = "peer_host" if by_host else "peer_direct"
                 transfers = 2 if by_host else 1
@@ -138,13 +137,13 @@ class PeerCopies:
     def _send(
         self,
         source: int,
-        segments: list[Segment],
+        copies: list[TableCopy],
         size: int,
         dtype: np.dtype[Any],
         by_host: bool,
     ) -> None:
-        """Pack segments of another GPU into one message, send it and copy it into place."""
-        copies = [segment.arrays for segment in segments]
+        """Pack the sources on another GPU into one message, send it and copy it into place."""
+        arrays = array_copies(copies)
         with _sending:
             message = self._gpus.empty(source, size, dtype)
             arrived = self._gpus.empty(self.home, size, dtype)
@@ -152,9 +151,9 @@ class PeerCopies:
                 emit("device_memory", device=gpu, nbytes=self._gpus.used_nbytes(gpu))
             packing: list[ArrayCopy] = []
             unpacking: list[ArrayCopy] = []
-            packed_parts = _dense_parts(message, copies)
-            arrived_parts = _dense_parts(arrived, copies)
-            parts = zip(copies, packed_parts, arrived_parts, strict=True)
+            packed_parts = _dense_parts(message, arrays)
+            arrived_parts = _dense_parts(arrived, arrays)
+            parts = zip(arrays, packed_parts, arrived_parts, strict=True)
             for (values, place, conjugate), packed_part, arrived_part in parts:
                 packing.append((values, packed_part, False))
                 unpacking.append((arrived_part, place, conjugate))
@@ -201,13 +200,9 @@ class GpuTable:
 
     def extend(self, sources: Sequence[Any], which: np.ndarray, rows: Segments) -> None:
         """Add many strided copies; `which` names the source of each."""
-        segments_of_source = []
-        for source in sources:
-            key = gpus().home(source), source.dtype
-            segments_of_source.append(self.copies.segments.setdefault(key, []))
-        for number, row in zip(which.tolist(), rows.listed, strict=True):
-            segment = Segment(sources[number], self.target, row, rows.conjugate)
-            segments_of_source[number].append(segment)
+        for source, own_rows in zip(sources, rows.by_source(which, len(sources)), strict=True):
+            copies = self.copies.copies.setdefault((gpus().home(source), source.dtype), [])
+            copies.append((source, self.target, own_rows))
 
     def wait(self) -> Any:
         """Let the current stream wait for the copies, and return the array."""

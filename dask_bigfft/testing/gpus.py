@@ -10,7 +10,7 @@ import numpy as np
 
 from dask_bigfft.arrays import Block
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu.on_gpu import ArrayCopy, Gpus, Segment, home_of, use
+from dask_bigfft.gpu.on_gpu import ArrayCopy, Gpus, TableCopy, array_copies, home_of, use
 from dask_bigfft.kernels.copies import strided_view
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.profile import DeviceProfile
@@ -156,11 +156,11 @@ class SimulatedGpus(Batches):
     def copy_aside(
         self,
         gpu: int,
-        segments: list[Segment],
-        events: Any,
+        copies: Sequence[TableCopy],
+        events: Sequence[Any],
     ) -> dict[int, Any]:
-        """Copy segments immediately."""
-        self.copy(gpu, [segment.arrays for segment in segments])
+        """Copy immediately."""
+        self.copy(gpu, array_copies(copies))
         return {}
 
     def copy(self, gpu: int, copies: Iterable[ArrayCopy]) -> None:

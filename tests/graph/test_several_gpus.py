@@ -66,9 +66,9 @@ class WatchedGpus(SimulatedGpus):
         super().__init__(nbytes)
         self.written = {}
 
-    def copy_aside(self, gpu, segments, events):
-        self.written.setdefault(self.home(segments[0].source), []).append(gpu)
-        return super().copy_aside(gpu, segments, events)
+    def copy_aside(self, gpu, copies, events):
+        self.written.setdefault(self.home(copies[0][0]), []).append(gpu)
+        return super().copy_aside(gpu, copies, events)
 
 
 def test_no_two_gpus_write_to_the_same_one_at_a_time():

@@ -180,17 +180,22 @@ def _runs(
     number of values in a run, and their stride in memory. `steps` are the digits' strides there.
     """
     source = pieces.sides[0]
-    columns = (pieces.counts[row].tolist(), source.steps[row].tolist(), steps)
-    digits = [digit for digit in zip(*columns, strict=True) if digit[0] != 1]
+    source_steps = source.steps[row].tolist()
+    digits = zip(pieces.counts[row].tolist(), source_steps, steps, strict=True)
+    outer_digits = [digit for digit in digits if digit[0] != 1]
     width = 1
     stride = itemsize
-    while digits and digits[-1][1] == width and (width == 1 or digits[-1][2] == width * stride):
-        count, _, step = digits.pop()
+    while outer_digits:
+        count, step, memory_step = outer_digits[-1]
+        continues = step == width and (width == 1 or memory_step == width * stride)
+        if not continues:
+            break
         if width == 1:
-            stride = step
+            stride = memory_step
         width *= count
+        outer_digits.pop()
     runs = [(origin + int(source.starts[row, 0]), 0)]
-    for count, step, memory_step in digits:
+    for count, step, memory_step in outer_digits:
         runs = [
             (low + i * step, offset + i * memory_step) for low, offset in runs for i in range(count)
         ]
@@ -230,28 +235,30 @@ def segmented_view(
     if sum(math.prod(map(len, product.axes)) for product in products) > MOST_SHARDS:
         return None
     axes: list[AxisDigits] = []
-    digits: list[Block] = []
-    digit_count = 0
     for axis, (layout, number) in enumerate(zip(target.axes, block, strict=True)):
         tables = [product.axes[axis] for product in products]
-        if (tables[0].sides[0].steps <= 0).any():
-            return None  # only mirror images are copied in reverse
-        axis_digits = axis_in_digits(tables, layout.shape(number))
+        axis_digits = _ascending_digits(tables, layout.shape(number))
         if axis_digits is None:
             return None
         axes.append(axis_digits)
-        digits.append(tuple(range(digit_count, digit_count + len(axis_digits.sizes))))
-        digit_count += len(axis_digits.sizes)
     conjugates = [product.conjugate for product in products]
     boxes_of_images = zip(*(axis.boxes for axis in axes), strict=True)
+    digits = itertools.count()
     view = SegmentedView(
         radices=tuple(itertools.chain.from_iterable(axis.radices for axis in axes)),
         bounds=tuple(itertools.chain.from_iterable(axis.bounds for axis in axes)),
         images=tuple(zip(boxes_of_images, conjugates, strict=True)),
-        digits=tuple(digits),
+        digits=tuple(tuple(itertools.islice(digits, len(axis.sizes))) for axis in axes),
         sources=sources,
     )
     return view if partial or not view.ends_within_digits else None
+
+
+def _ascending_digits(tables: Sequence[Pieces], shape: Block) -> AxisDigits | None:
+    """Return an axis of a block in its digits; None if pieces that are no image are reversed."""
+    if not len(tables[0]) or (tables[0].sides[0].steps <= 0).any():
+        return None
+    return axis_in_digits(tables, shape)
 
 
 def all_segmented(source: Layout, target: Layout) -> bool:
@@ -261,10 +268,7 @@ def all_segmented(source: Layout, target: Layout) -> bool:
     """
     for along in ExchangeMap(source, target).direct:
         for block in range(along.target.blocks):
-            pieces = along.into(block)
-            if not len(pieces) or (pieces.sides[0].steps <= 0).any():
-                return False
-            axis_digits = axis_in_digits([pieces], along.target.shape(block))
+            axis_digits = _ascending_digits([along.into(block)], along.target.shape(block))
             if axis_digits is None or not axis_digits.are_slabs:
                 return False
     return True

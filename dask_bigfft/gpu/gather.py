@@ -8,7 +8,7 @@ between several GPUs, source blocks are copied into all target blocks as soon as
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -113,16 +113,17 @@ def part_of_source(view: BlockView) -> Any | None:
     rows = table.segments(strides, None)
     if len(rows.counts) != 1 or rows.conjugate:
         return None
-    columns = rows.counts[0], rows.target_strides[0], rows.source_strides[0]
-    digits = zip(*(column.tolist() for column in columns), strict=True)
-    long_digits = [digit for digit in digits if digit[0] != 1]
-    long_dims = [dim for dim in zip(view.shape, strides, strict=True) if dim[0] != 1]
-    if [digit[:2] for digit in long_digits] != long_dims:
+    ((counts, start, source_strides, _, target_strides),) = rows.listed
+    long_digits = [digit for digit, count in enumerate(counts) if count != 1]
+    long_dims = [dim for dim, count in enumerate(view.shape) if count != 1]
+    part_shape = [counts[digit] for digit in long_digits]
+    part_strides = [target_strides[digit] for digit in long_digits]
+    if part_shape != [view.shape[dim] for dim in long_dims]:
         return None
-    counts = [digit[0] for digit in long_digits]
-    source_strides = [digit[2] for digit in long_digits]
-    start = int(rows.source_starts[0])
-    part = gpus().view(table.sources[0], start, counts, source_strides)
+    if part_strides != [strides[dim] for dim in long_dims]:
+        return None
+    long_strides = [source_strides[digit] for digit in long_digits]
+    part = gpus().view(table.sources[0], start, part_shape, long_strides)
     return part.reshape(view.shape)
 
 
@@ -189,17 +190,10 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
         if sources:
             self.join()
         dtype = np.dtype(exchange.dtype)
-        source_itemsize = np.dtype(exchange.source_dtype).itemsize
-        strides = {}
-        for block in homes:
-            strides[block] = dense(exchange.source.shape(block), source_itemsize)
-        for block, values in sources.items():
-            strides[block] = values.strides
+        strides = _strides_of(exchange, homes, sources)
         target_homes = spread(exchange.target, homes)
-        peer_copies = {}
-        for home in target_homes.values():
-            if home not in peer_copies:
-                peer_copies[home] = PeerCopies(home, choice, aside=True)
+        used_gpus = set(target_homes.values())
+        peer_copies = {home: PeerCopies(home, choice, aside=True) for home in used_gpus}
         for block in itertools.chain(*by_turns(target_homes)):
             shape = exchange.target.shape(block)
             products = shards.products(block, False)
@@ -251,6 +245,17 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
         """Join the GPUs after an error, before memory is freed."""
         if error is not None:
             self.join()
+
+
+def _strides_of(
+    exchange: Exchange, blocks: Iterable[Block], sources: Mapping[Block, Any]
+) -> dict[Block, Block]:
+    """Return the strides of source blocks; those that are not made yet are contiguous."""
+    itemsize = np.dtype(exchange.source_dtype).itemsize
+    strides = {block: dense(exchange.source.shape(block), itemsize) for block in blocks}
+    for block, values in sources.items():
+        strides[block] = values.strides
+    return strides
 
 
 def crosses(exchange: ExchangeMap, homes: Mapping[Block, int]) -> bool:

@@ -161,9 +161,10 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
         If the GPU has too little memory.
     """
     runs = view.runs() if view.dtype.str == job.source else []
-    is_source = len(runs) == 1 and runs[0].nbytes == runs[0].source.nbytes
-    values: Any = runs[0].source if job.inside and is_source else None
-    job = replace(job, inside=False) if job.inside else job
+    values: Any = None
+    if job.inside:
+        values = _whole_source(runs)
+        job = replace(job, inside=False)
     works = list(_works(job, job.block))
     parts: list[Part] = []
     if works and runs and values is None:
@@ -183,6 +184,13 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
             parts = []
         synchronize()
     return values.reshape(job.shapes[1])
+
+
+def _whole_source(runs: Sequence[Run]) -> Any | None:
+    """Return the source block that a block is, or None."""
+    if len(runs) != 1 or runs[0].nbytes != runs[0].source.nbytes:
+        return None
+    return runs[0].source
 
 
 def _computed_or_retried(
@@ -396,23 +404,31 @@ def waved_on_gpu(
 
     low = bounds[block_id[axis]]
     high = bounds[block_id[axis] + 1]
-    step, start = (2 * waves.first, waves.first * waves.second) if out else (waves.second, 0)
-    turned = out and waves.turns > 0
+    is_sine = out and waves.turns > 0
     one = Term(0, NO_MODULUS, NO_MODULUS, NO_MODULUS, 1)
-    left = Term(axis, low, 1, NO_MODULUS, step), replace(one, stride=start)
-    phases = Twiddle((2 + 2 * out) * waves.period, -1, left, (one,))
-    kind = np.result_type(block.dtype, np.complex64)
-    by = Multiply(block.shape, kind.str, float(-factor if turned else factor), twiddles=(phases,))
-    done = block.astype(kind)
-    compute(_plans_of(block.device.id).ffts, by, *(int(done.data.ptr),) * 2, 0)
+    if out:
+        modulus = 4 * waves.period
+        index = Term(axis, low, 1, NO_MODULUS, 2 * waves.first)
+        constant = replace(one, stride=waves.first * waves.second)
+    else:
+        modulus = 2 * waves.period
+        index = Term(axis, low, 1, NO_MODULUS, waves.second)
+        constant = replace(one, stride=0)
+    phases = Twiddle(modulus, -1, (index, constant), (one,))
+    dtype = np.result_type(block.dtype, np.complex64)
+    scale = float(-factor if is_sine else factor)
+    by = Multiply(block.shape, dtype.str, scale, twiddles=(phases,))
+    values = block.astype(dtype)
+    address = int(values.data.ptr)
+    compute(_plans_of(block.device.id).ffts, by, address, address, 0)
     for end, place in zip(ends, (0, length - 1), strict=True):
         if low <= place < high and end != 1:
-            part = done[(slice(None),) * axis + (slice(place - low, place - low + 1),)]
+            part = values[(slice(None),) * axis + (slice(place - low, place - low + 1),)]
             cupy().multiply(part, float(end), out=part)
     if not out:
-        return done
+        return values
     # For sines, the value is the imaginary part.
-    return cupy().ascontiguousarray(done.imag if turned else done.real)
+    return cupy().ascontiguousarray(values.imag if is_sine else values.real)
 
 
 # --- copies on and between GPUs ---------------------------------------------------------------
@@ -585,13 +601,16 @@ class Gpus:
         with cupy().cuda.Device(far):
             runtime._deviceEnsurePeerAccess(own)
             side.after((*events, *self._arrived.get(own, ())))
-            for calls, source, to in written:
-                for start, place, pitch, step, width, height in calls:
-                    if height > 1:
-                        ends = to + place, step, source + start, pitch
-                        runtime.memcpy2DAsync(*ends, width, height, _ANY, stream.ptr)
-                    else:
-                        runtime.memcpyAsync(to + place, source + start, width, _ANY, stream.ptr)
+            for calls, source_address, target_address in written:
+                for start, place, pitch, target_pitch, width, height in calls:
+                    source = source_address + start
+                    target = target_address + place
+                    if height == 1:
+                        runtime.memcpyAsync(target, source, width, _ANY, stream.ptr)
+                        continue
+                    runtime.memcpy2DAsync(
+                        target, target_pitch, source, pitch, width, height, _ANY, stream.ptr
+                    )
             end = _mark(stream)
         self._arrived[own] = (end,)
         return end
@@ -601,24 +620,27 @@ class Gpus:
 
         Where rows are narrow, or memory is short, kernels read it where it is.
         """
-        if (far := int(values.device.id)) == own:
+        far = int(values.device.id)
+        if far == own:
             return values
-        step = values.itemsize
-        strides = [0] * len(values.shape)
-        for dim in sorted(range(len(strides)), key=lambda dim: values.strides[dim]):
-            strides[dim], step = step, step * values.shape[dim]
-        form = (values.shape, values.strides, tuple(strides))
+        nbytes = values.itemsize
+        dense_strides = [0] * len(values.shape)
+        for dim in sorted(range(len(values.shape)), key=lambda dim: values.strides[dim]):
+            dense_strides[dim] = nbytes
+            nbytes *= values.shape[dim]
+        strides = tuple(dense_strides)
+        calls = _calls(values.shape, values.strides, strides, values.itemsize, LINK_ROW_NBYTES)
         memory = None
-        if calls := _calls(*form, values.itemsize, LINK_ROW_NBYTES):
+        if calls:
             with contextlib.suppress(cupy().cuda.memory.OutOfMemoryError):
-                memory = cupy().empty(step, np.uint8).data
+                memory = cupy().empty(nbytes, np.uint8).data
         if memory is None:
             cupy().cuda.runtime._deviceEnsurePeerAccess(far)
             return _mapped(values, own)
-        found = cupy().ndarray(values.shape, values.dtype, memptr=memory, strides=tuple(strides))
-        copy = calls, values.data.ptr, memory.ptr
-        near.after([self._write([copy], far, own, [_mark(near.stream)])])
-        return found
+        copy = (calls, values.data.ptr, memory.ptr)
+        end = self._write([copy], far, own, [_mark(near.stream)])
+        near.after([end])
+        return cupy().ndarray(values.shape, values.dtype, memptr=memory, strides=strides)
 
     def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
         """Copy a contiguous array to another GPU by the copy engine, or through pinned memory."""
@@ -640,8 +662,9 @@ class Gpus:
                 _wait(own, [_end(far)])
                 if self.reaches(target, source):  # else the driver copies through the host
                     cp.cuda.runtime._deviceEnsurePeerAccess(far)
-            pointers = out.data.ptr, own, values.data.ptr, far
-            cp.cuda.runtime.memcpyPeerAsync(*pointers, values.nbytes, stream.ptr)
+            cp.cuda.runtime.memcpyPeerAsync(
+                out.data.ptr, own, values.data.ptr, far, values.nbytes, stream.ptr
+            )
 
 
 class _Side:
@@ -696,21 +719,26 @@ def _calls(shape: Block, strides: Block, places: Block, itemsize: int, narrow: i
     There are none if rows have less than `narrow` bytes, or if it takes more than `LINK_CALLS`.
     """
     dims = sorted(zip(strides, shape, places, strict=True), reverse=True)
-    strides, shape, others = zip(*dims, strict=True) if dims else ((), (), ())
-    width, outer = operations.runs(shape, strides, itemsize, others)
-    rows = max((run for run in outer if max(run) <= _MAX_PITCH), default=(1, width, width))
-    if rows in outer:
-        outer.remove(rows)
-    numbers = [range(count) for count, _, _ in outer]
-    if width < narrow or min(rows[1:]) < width or math.prod(map(len, numbers)) > LINK_CALLS:
+    width, outer = operations.runs(
+        tuple(count for _, count, _ in dims),
+        tuple(stride for stride, _, _ in dims),
+        itemsize,
+        tuple(place for _, _, place in dims),
+    )
+    in_rows = [run for run in outer if max(run) <= _MAX_PITCH]
+    height, pitch, target_pitch = max(in_rows, default=(1, width, width))
+    if in_rows:
+        outer.remove((height, pitch, target_pitch))
+    if width < narrow or min(pitch, target_pitch) < width:
         return []
-    found = Calls()
-    for at in itertools.product(*numbers):
-        start, place = (
-            sum(i * run[side] for i, run in zip(at, outer, strict=True)) for side in (1, 2)
-        )
-        found.append((start, place, rows[1], rows[2], width, rows[0]))
-    return found
+    if math.prod(count for count, _, _ in outer) > LINK_CALLS:
+        return []
+    calls: Calls = []
+    for indices in itertools.product(*(range(count) for count, _, _ in outer)):
+        start = sum(i * stride for i, (_, stride, _) in zip(indices, outer, strict=True))
+        place = sum(i * step for i, (_, _, step) in zip(indices, outer, strict=True))
+        calls.append((start, place, pitch, target_pitch, width, height))
+    return calls
 
 
 def _mark(stream: Any) -> Any:

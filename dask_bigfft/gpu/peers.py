@@ -98,22 +98,25 @@ class PeerCopies:
     def _enqueue(self, events: list[Any]) -> None:
         """Enqueue the copies from each GPU by its transport."""
         for (gpu, dtype), copies in self.copies.items():
-            transport = "direct" if gpu == self.home else self.choice(gpu, self.home)
+            if gpu == self.home:
+                if self.aside:
+                    self._ends |= self._gpus.copy_aside(self.home, copies, events)
+                else:
+                    self._gpus.copy(gpu, array_copies(copies))
+                continue
+            transport = self.choice(gpu, self.home)
             is_staged_by_host = transport == "staged" and self._staged_by_host(gpu)
             by_host = transport == "host" or is_staged_by_host
             message_dtype = packed_dtype(dtype, copies[0][1].dtype)
             size = sum(rows.size for _, _, rows in copies)
-            if transport != "direct":
-                self._send(gpu, copies, size, message_dtype, by_host)
-            elif gpu == self.home and not self.aside:
-                self._gpus.copy(gpu, array_copies(copies))
-            else:
+            if transport == "direct":
                 self._ends |= self._gpus.copy_aside(self.home, copies, events)
-            if gpu != self.home:
-                event = "peer_host" if by_host else "peer_direct"
-                transfers = 2 if by_host else 1
-                nbytes = transfers * size * message_dtype.itemsize
-                self._moved[event] = self._moved.get(event, 0) + nbytes
+            else:
+                self._send(gpu, copies, size, message_dtype, by_host)
+            event = "peer_host" if by_host else "peer_direct"
+            transfers = 2 if by_host else 1
+            nbytes = transfers * size * message_dtype.itemsize
+            self._moved[event] = self._moved.get(event, 0) + nbytes
 
     def finish(self) -> None:
         """Let the current stream wait for the copies, and report the bytes moved."""

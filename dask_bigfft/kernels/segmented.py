@@ -345,20 +345,12 @@ class SegmentedView:
                 new_radices.append(factors_of_dim)
             else:
                 return None
-        ends = list(itertools.accumulate(map(len, new_radices)))
-        new_digits = [
-            tuple(range(end - len(own_radices), end))
-            for end, own_radices in zip(ends, new_radices, strict=True)
-        ]
+        numbers = itertools.count()
+        new_digits = [tuple(itertools.islice(numbers, len(split))) for split in new_radices]
         images = []
         for axes, conjugate in self.images:
-            split_axes = []
-            for boxes, digits in zip(axes, self.digits, strict=True):
-                column = 0
-                for digit in digits:
-                    boxes = boxes.split(column, new_radices[digit])
-                    column += len(new_radices[digit])
-                split_axes.append(boxes)
+            pairs = zip(axes, self.digits, strict=True)
+            split_axes = [_split(boxes, digits, new_radices) for boxes, digits in pairs]
             images.append((tuple(split_axes), conjugate))
         axis_digits = []
         for digits in self.digits:
@@ -410,6 +402,15 @@ class _AxisMemory:
     combinations: Ints
     starts: Ints
     steps: Ints
+
+
+def _split(boxes: Pieces, digits: Block, radices: Sequence[Block]) -> Pieces:
+    """Return the boxes of an axis in finer digits, given those of each digit of the block."""
+    column = 0
+    for digit in digits:
+        boxes = boxes.split(column, radices[digit])
+        column += len(radices[digit])
+    return boxes
 
 
 def _equal_rows(table: Ints) -> Iterator[Ints]:

@@ -270,26 +270,40 @@ class BlockView:
             for part in cuts:
                 yield part, np.ascontiguousarray(self.array[(*ahead, part)])
             return
-        shape = (*self.shape[:dim], min(width, self.shape[dim]), *self.shape[dim + 1 :])
-        target = out if self._fits(out, dim) else None
-        if target is not None and self.array is not None:
-            target = None if np.may_share_memory(target, self.array) else target
-        inside = target is not None
-        if target is None:
-            target = allocate(shape, self.dtype)
-        load = self._loader(dim, target, inside)
+        if out is None or not self._may_load_into(out, dim):
+            yield from self._tiles_in_buffer(dim, width, cuts)
+            return
+        load = self._loader(dim, out, inside=True)
         for part in cuts:
-            if inside:
-                tile = target[(*ahead, part)]
-            elif (count := part.stop - part.start) == shape[dim]:
-                tile = target
-            else:  # a narrower tile takes the first part of the buffer
-                narrow = (*shape[:dim], count, *shape[dim + 1 :])
-                tile = target.reshape(-1)[: math.prod(narrow)].reshape(narrow)
-                load = self._loader(dim, tile, inside)
+            tile = out[(*ahead, part)]
             with measured("gather", tile.nbytes):
                 load(part, tile)
             yield part, tile
+
+    def _tiles_in_buffer(
+        self, dim: int, width: int, cuts: Iterable[slice]
+    ) -> Iterator[tuple[slice, Array]]:
+        """Yield slices along a dimension with their values, each in the same buffer."""
+        shape = (*self.shape[:dim], min(width, self.shape[dim]), *self.shape[dim + 1 :])
+        buffer = allocate(shape, self.dtype)
+        load_whole = self._loader(dim, buffer, inside=False)
+        for part in cuts:
+            tile = buffer
+            load = load_whole
+            count = part.stop - part.start
+            if count != shape[dim]:  # a narrower tile takes the first part of the buffer
+                narrow = (*shape[:dim], count, *shape[dim + 1 :])
+                tile = buffer.reshape(-1)[: math.prod(narrow)].reshape(narrow)
+                load = self._loader(dim, tile, inside=False)
+            with measured("gather", tile.nbytes):
+                load(part, tile)
+            yield part, tile
+
+    def _may_load_into(self, out: Array, dim: int) -> bool:
+        """Return True if tiles along a dimension can be gathered into the result before a round."""
+        if not self._fits(out, dim):
+            return False
+        return self.array is None or not np.may_share_memory(out, self.array)
 
     def _fits(self, out: Array | None, dim: int) -> bool:
         """Return True if tiles along a dimension can be gathered into the result."""

@@ -93,10 +93,10 @@ def on_own_gpu(work: Callable[..., Any]) -> Callable[..., Any]:
         with current(block.device), errors_of_cuda():
             gpus().join(homes)
             near = [cupy().asarray(x) if is_on_gpu(x) else x for x in others]
-            done = work(block, *near, **kwargs)
+            result = work(block, *near, **kwargs)
             gpus().join(homes)
             synchronize()
-            return done
+            return result
 
     return function
 
@@ -123,12 +123,14 @@ def _plans_of(ordinal: int) -> _Plans:
 def forget_plans() -> None:
     """Drop the cached plans of all GPUs."""
     # A fork inherits the objects, but not the GPUs.
-    held = [found for found in list(_plans.items()) if found[1].process == os.getpid()]
-    for ordinal, plans in held:
+    own_plans = [
+        (gpu, plans) for gpu, plans in list(_plans.items()) if plans.process == os.getpid()
+    ]
+    for ordinal, plans in own_plans:
         _plans.pop(ordinal, None)
         with plans.lock, cupy().cuda.Device(ordinal):
             plans.ffts.drop()
-    if held:
+    if own_plans:
         free_pinned()  # left by copies between GPUs through the host
 
 
@@ -465,12 +467,14 @@ class Gpus:
             self._speeds[source, target] = PROBE / (time.perf_counter() - started)
         return self._speeds[source, target]
 
-    def join(self, found: Iterable[int]) -> None:
+    def join(self, numbers: Iterable[int]) -> None:
         """Let later work in the current streams of these GPUs wait for that of all of them."""
-        if len(ordinals := set(map(self.ordinal, found))) > 1:
-            ends = {ordinal: _end(ordinal) for ordinal in ordinals}
-            for ordinal in ordinals:
-                _wait(ordinal, (end for other, end in ends.items() if other != ordinal))
+        ordinals = set(map(self.ordinal, numbers))
+        if len(ordinals) == 1:
+            return
+        ends = {ordinal: _end(ordinal) for ordinal in ordinals}
+        for ordinal in ordinals:
+            _wait(ordinal, (end for other, end in ends.items() if other != ordinal))
 
     def _on(self, gpu: int) -> Any:
         return cupy().cuda.Device(self.ordinal(gpu))
@@ -787,6 +791,6 @@ def gpus() -> Gpus:
     return _gpus[-1]
 
 
-def use(found: Gpus | None) -> None:
+def use(devices: Gpus | None) -> None:
     """Replace the GPUs of this process; None restores those of CuPy."""
-    _gpus[1:] = [] if found is None else [found]
+    _gpus[1:] = [] if devices is None else [devices]

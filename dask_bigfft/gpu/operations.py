@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.transforms.layout import interval_boxes
+from dask_bigfft.tiles.digits import Box, interval_boxes
 from dask_bigfft.transforms.steps import Kind
 
 Block = tuple[int, ...]
@@ -273,9 +273,6 @@ def transposed(shape: Block, axes: Block, dtype: str, by: Multiply | None = None
 
 Slices = tuple[slice, ...]
 
-#: First and end value of each digit.
-Box = tuple[tuple[int, int], ...]
-
 
 def shape_of(part: Slices) -> Block:
     """Return the shape of a part of an array."""
@@ -354,48 +351,41 @@ class HostView:
         """Yield the boxes of a part of the view that are in the block."""
         cuts = iter(part)
         choices = []
-        for radices, bounds in zip(self.digits, self.bounds, strict=True):
-            box = tuple((cut.start, cut.stop) for cut in itertools.islice(cuts, len(radices)))
-            choices.append(list(within_bounds(box, radices, *bounds)))
+        for radices, (low, high) in zip(self.digits, self.bounds, strict=True):
+            own_cuts = tuple(itertools.islice(cuts, len(radices)))
+            boxes = [cut_box(box, own_cuts) for box in interval_boxes(radices, low, high)]
+            choices.append([box for box in boxes if box])
         for chosen in itertools.product(*choices):
-            yield tuple(itertools.starmap(slice, itertools.chain.from_iterable(chosen)))
+            yield tuple(itertools.chain.from_iterable(chosen))
 
 
-def within_bounds(box: Box, radices: Block, low: int, high: int) -> Iterator[Box]:
-    """Yield the boxes that make up the part of a box with an index in [low, high).
+def cut_box(box: Box, part: Slices) -> Slices:
+    """Return the part of a box inside slices, or an empty tuple if there is none.
 
-    >>> list(within_bounds(((0, 3), (1, 4)), (3, 4), 0, 7))
-    [((0, 1), (1, 4)), ((1, 2), (1, 3))]
+    >>> cut_box(((0, 2), (1, 4)), (slice(1, 5), slice(0, 2)))
+    (slice(1, 2, None), slice(1, 2, None))
     """
-    for other in interval_boxes(low, high, radices):
-        pairs = zip(box, other, strict=True)
-        found = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in pairs)
-        if all(begin < end for begin, end in found):
-            yield found
+    slices = []
+    for (low, high), cut in zip(box, part, strict=True):
+        first = max(low, cut.start)
+        last = min(high, cut.stop)
+        if first >= last:
+            return ()
+        slices.append(slice(first, last))
+    return tuple(slices)
 
 
-def images(box: Box, radices: Block, end: int) -> Iterator[tuple[Box, Box, int]]:
-    """Yield the boxes of nonzero indices n in a box whose mirror image N - n is below `end`.
+def image_of(box: Box, part: Slices, starts: Block, steps: Block) -> Slices:
+    """Return the mirror image of a part of a box.
 
-    Each comes with its image and the last reversed digit. The image of the digits
-    (d1, ..., dk, 0, ...) with dk > 0 is (r1 - 1 - d1, ..., rk - dk, 0, ...).
+    `starts` and `steps` are those of `mirror_boxes`.
 
-    Examples
-    --------
-    >>> list(images(((0, 3), (0, 4)), (3, 4), 6))
-    [(((2, 3), (1, 4)), ((0, 1), (1, 4)), 1), (((1, 2), (3, 4)), ((1, 2), (1, 2)), 1), \
-(((2, 3), (0, 1)), ((1, 2), (0, 1)), 0)]
+    >>> image_of(((2, 3), (1, 4)), (slice(2, 3), slice(2, 4)), (0, 3), (-1, -1))
+    (slice(0, 1, None), slice(1, 3, None))
     """
-
-    def negated(box: Box, last: int) -> Box:
-        found = [(n - high, n - low) for (low, high), n in zip(box, radices, strict=True)]
-        found[last] = found[last][0] + 1, found[last][1] + 1
-        return (*found[: last + 1], *box[last + 1 :])
-
-    for last in reversed(range(len(box))):
-        low = max(box[last][0], 1)
-        high = box[last][1]
-        if low < high and all(first == 0 for first, _ in box[last + 1 :]):
-            part = (*box[:last], (low, high), *((0, 1) for _ in box[last + 1 :]))
-            for image in within_bounds(negated(part, last), radices, 0, end):
-                yield negated(image, last), image, last
+    slices = []
+    for (low, _), cut, start, step in zip(box, part, starts, steps, strict=True):
+        first = start + step * (cut.start - low)
+        last = start + step * (cut.stop - 1 - low)
+        slices.append(slice(min(first, last), max(first, last) + 1))
+    return tuple(slices)

@@ -25,7 +25,6 @@ from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu.operations import (
     FFT,
     Block,
-    Box,
     ChirpFactor,
     Compute,
     DeviceArray,
@@ -36,8 +35,9 @@ from dask_bigfft.gpu.operations import (
     Strided,
     Term,
     Twiddle,
+    cut_box,
     dense,
-    images,
+    image_of,
     shape_of,
     transposed,
 )
@@ -51,6 +51,7 @@ from dask_bigfft.planner.tile_plan import (
     TilePlan,
     request_of,
 )
+from dask_bigfft.tiles.digits import Box, mirror_boxes
 from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout, whole
 from dask_bigfft.transforms.rounds import Round, transformed
 from dask_bigfft.transforms.steps import AxisProgram, Divisor, Kind, Step, axis_program
@@ -555,28 +556,32 @@ class _Tile:
         n = line.step.length
         first = line.first
         behind = line.first + len(radices)
-        box = tuple((cut.start, cut.stop) for cut in part[first:behind])
+        own_part = part[first:behind]
         end = (n + 1) // 2
         twiddles = tuple[Twiddle, ...]()
         if not before:  # the last digit goes up to half of its radix
-            box = (*box[:-1], (max(box[-1][0], 1), min(box[-1][1], (radices[-1] + 1) // 2)))
+            cut = own_part[-1]
+            half = slice(max(cut.start, 1), min(cut.stop, (radices[-1] + 1) // 2))
+            own_part = (*own_part[:-1], half)
             end = n // 2 + 1
             twiddles = self._turned_back(line)
         digits = self.now
         itemsize = np.dtype(self.dtype).itemsize
         at = 0
         copies = []
-        for own, image, last in images(box, radices, end):
-            here, there = (
-                (*part[:first], *itertools.starmap(slice, found), *part[behind:])
-                for found in (own, image)
-            )
+        for box, image_starts, image_steps in mirror_boxes(radices, end):
+            own = cut_box(box, own_part)
+            if not own:
+                continue
+            image = image_of(box, own, image_starts, image_steps)
+            here = (*part[:first], *own, *part[behind:])
+            there = (*part[:first], *image, *part[behind:])
             shape = shape_of(there)
             steps = list(dense(digits.shape, 1))
             yield there, DeviceArray(self.scratch + at * itemsize, shape, self.dtype)
             start = 0
             for dim, (cut, around) in enumerate(zip(here, part, strict=True)):
-                backwards = first <= dim <= first + last
+                backwards = first <= dim < behind and image_steps[dim - first] < 0
                 start += ((cut.stop - 1 if backwards else cut.start) - around.start) * steps[dim]
                 steps[dim] *= -1 if backwards else 1
             by = Multiply(shape, self.dtype, conjugate=True, twiddles=twiddles)

@@ -17,11 +17,20 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from dask_bigfft.arrays import Block, Ints
-from dask_bigfft.tiles.pieces import Pieces, digit_weights, stacked
+from dask_bigfft.tiles.pieces import (
+    Pieces,
+    Side,
+    digit_weights,
+    interval_table,
+    negated,
+    stacked,
+)
+from dask_bigfft.transforms.layout import Digit
 
 #: Maximum ratio of the size with whole digits to the size of a block. Only values of the block
 #: cross the bus.
@@ -211,3 +220,52 @@ def _follows(boxes: Pieces, outer: int, digit: int, outer_counts: Ints, radix: i
     is_whole = boxes.counts[:, digit] == radix
     continues = is_whole & ((radix == 1) | (outer_steps == radix * steps))
     return bool(((outer_counts == 1) | continues).all())
+
+
+# --- few boxes for many tiles -------------------------------------------------------------------
+#
+# A dimension of a block has few boxes of digits, and many tiles cut them: as lists, not as tables.
+
+#: First and end value of each digit.
+Box = tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=256)
+def interval_boxes(radices: Block, low: int, high: int) -> tuple[Box, ...]:
+    """Return the boxes of digits with an index in [low, high).
+
+    >>> interval_boxes((3, 4), 0, 7)
+    (((0, 1), (0, 4)), ((1, 2), (0, 3)))
+    """
+    _, lows, highs = interval_table(np.array([low]), np.array([high]), radices)
+    return _boxes(lows, highs)
+
+
+@lru_cache(maxsize=256)
+def mirror_boxes(radices: Block, end: int) -> tuple[tuple[Box, Block, Block], ...]:
+    """Return the boxes of digits of the nonzero indices n whose mirror image N - n is below `end`.
+
+    N is the product of the radices. Each box comes with the digits of the image of its first value,
+    and with their steps: -1 for a reversed digit.
+
+    >>> mirror_boxes((3, 4), 5)
+    ((((2, 3), (1, 4)), (0, 3), (-1, -1)), (((2, 3), (0, 1)), (1, 0), (-1, 1)))
+    """
+    digits = []
+    for stride, radix in zip(digit_weights(radices).tolist(), radices, strict=True):
+        digits.append(Digit(0, stride, radix, radix))
+    _, lows, highs = interval_table(np.array([0]), np.array([end]), radices)
+    block = np.zeros(len(lows), np.int64)
+    side = Side(block, lows, np.ones_like(lows), tuple(range(len(radices))))
+    images = negated(Pieces(lows, highs, (side,)), digits)
+    images = images.rows(np.flatnonzero((images.highs > 1).any(axis=1)))
+    (side,) = images.sides
+    starts = map(tuple, side.starts.tolist())
+    steps = map(tuple, side.steps.tolist())
+    return tuple(zip(_boxes(images.lows, images.highs), starts, steps, strict=True))
+
+
+def _boxes(lows: Ints, highs: Ints) -> tuple[Box, ...]:
+    """Return the rows of a table of boxes."""
+    rows = zip(lows.tolist(), highs.tolist(), strict=True)
+    return tuple(tuple(zip(low, high, strict=True)) for low, high in rows)

@@ -30,9 +30,6 @@ Order = Literal["natural", "transposed"]
 
 Chunks = tuple[int, ...]
 
-#: Half-open range of values of each digit.
-Ranges = tuple[tuple[int, int], ...]
-
 
 class NoCommonDigits(ValueError):
     """Error for two layouts of an axis without common sub-digits."""
@@ -410,32 +407,6 @@ def common_digits(group: Group, points: dict[int, tuple[int, ...]]) -> list[tupl
             stride //= max(radix, 1)
             fine_digits.append((digit.stage, stride, min(radix, digit.size)))
     return fine_digits
-
-
-def interval_boxes(low: int, high: int, sizes: tuple[int, ...]) -> Iterator[Ranges]:
-    """Yield the boxes of digits that make up the flattened values ``low`` to ``high - 1``.
-
-    >>> list(interval_boxes(3, 11, (3, 4)))
-    [((0, 1), (3, 4)), ((1, 2), (0, 4)), ((2, 3), (0, 3))]
-    """
-    if high <= low:
-        return
-    inner_sizes = sizes[1:]
-    inner = math.prod(inner_sizes)
-    # The interval is the end of one value of the outer digit, whole values of it, and the beginning
-    # of another one.
-    first, head = divmod(low, inner)
-    last, tail = divmod(high, inner)
-    if head:
-        head_end = inner if first < last else tail
-        for box in interval_boxes(head, head_end, inner_sizes):
-            yield ((first, first + 1), *box)
-        first += 1
-    if last > first:
-        yield ((first, last), *((0, n) for n in inner_sizes))
-    if tail and first <= last:
-        for box in interval_boxes(0, tail, inner_sizes):
-            yield ((last, last + 1), *box)
 
 
 def stored_order(digits: Sequence[Digit], variant: str, order: str) -> list[Digit]:

@@ -224,22 +224,35 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
         """Return the statements for the index `k` along each axis of the factors."""
         wide = any(math.prod(by.shape[d] for d in dims) > _NARROW for dims in groups)
         kind = "u64" if wide else "u32"
+        group_of_dim = {dim: number for number, dims in enumerate(groups) for dim in dims}
         lines = []
-        of = {dim: number for number, dims in enumerate(groups) for dim in dims}
         for dim in range(len(by.shape)):
             if f"k{dim})" not in statements:
                 continue
-            index = f"({kind})i{of[dim]}" if dim in of else "0ull"
-            if dim in of:
-                dims = groups[of[dim]]
-                behind = dims[dims.index(dim) + 1 :]
-                if behind:
-                    size = math.prod(by.shape[d] for d in behind)
-                    index += f" / {self.add(kind, f'd{dim}_behind', size)}"
-                if dims[0] != dim:
-                    index += f" % {self.add(kind, f'd{dim}_length', by.shape[dim])}"
+            index = "0ull"
+            if dim in group_of_dim:
+                number = group_of_dim[dim]
+                index = self._index(by, groups[number], dim, f"({kind})i{number}", kind)
             lines.append(f"    const u64 k{dim} = {index};\n")
         return "".join(lines)
+
+    def _index(
+        self,
+        by: Multiply | Product,
+        dims: Sequence[int],
+        dim: int,
+        group_index: str,
+        kind: str,
+    ) -> str:
+        """Return the expression for the index along a dimension of a group of dimensions."""
+        expression = group_index
+        inner_dims = dims[dims.index(dim) + 1 :]
+        if inner_dims:
+            size = math.prod(by.shape[inner] for inner in inner_dims)
+            expression += f" / {self.add(kind, f'd{dim}_behind', size)}"
+        if dims[0] != dim:
+            expression += f" % {self.add(kind, f'd{dim}_length', by.shape[dim])}"
+        return expression
 
     def _sum(self, name: str, terms: tuple[Term, ...], shape: tuple[int, ...]) -> str:
         """Return the expression of a sum of terms."""
@@ -480,13 +493,14 @@ def strided(op: Strided, source: int, target: int) -> None:
     if not math.prod(op.counts):
         return
     itemsize = np.dtype(op.dtype).itemsize
-    ends = source + op.source_start * itemsize, target + op.target_start * itemsize
+    first_source = source + op.source_start * itemsize
+    first_target = target + op.target_start * itemsize
     dims = merged(op.counts, op.source, op.target)
     column = next((dim for dim in dims[:-1] if dim[1] == 1), None)
     if column is not None and dims[-1][2] == 1:
-        _turn(op, dims, column, ends)
+        _turn(op, dims, column, (first_source, first_target))
     else:
-        copy(dims, itemsize, *ends, by=op.by)
+        copy(dims, itemsize, first_source, first_target, by=op.by)
 
 
 def multiply(op: Multiply | Product, array: int, other: int = 0) -> None:

@@ -164,9 +164,8 @@ class Segments:
             sides = (self.source_strides, self.target_strides)
             single = self.counts == 1
             dense = all(((side == inner) | single).all() for side in sides)
-            columns = self.source_starts, self.target_starts, steps[:, 0]
-            rows = zip(*(column.tolist() for column in columns), strict=True)
-            self._parts[itemsize] = list(rows) if dense else []
+            rows = np.stack([self.source_starts, self.target_starts, steps[:, 0]], axis=1)
+            self._parts[itemsize] = list(map(tuple, rows.tolist())) if dense else []
         return cast("list[tuple[int, int, int]]", self._parts[itemsize])
 
     def taken(self, which: np.ndarray) -> Segments:
@@ -229,11 +228,19 @@ class CopyTable:
         """
         to = self.target.dtype
         for dtype, conjugate, table in self._tables:
-            if pays((dtype, to)):
-                part = table, (table.shape[1] - HEAD) // 3, low, high, origin
-                _copy_rows(*part, _like(dtype), _like(to), conjugate or None)
-            else:
+            if not pays((dtype, to)):
                 _copy_by_numpy(table, low, high, origin, (dtype, to), conjugate)
+                continue
+            _copy_rows(
+                table,
+                (table.shape[1] - HEAD) // 3,
+                low,
+                high,
+                origin,
+                _like(dtype),
+                _like(to),
+                conjugate or None,
+            )
 
 
 def _copy_rows(table: np.ndarray, *rest: Any) -> None:
@@ -274,14 +281,20 @@ def _row(
 
 
 def _copy_by_numpy(
-    table: np.ndarray, low: int, high: int, origin: int, pair: Pair, conjugate: bool
+    table: np.ndarray,
+    low: int,
+    high: int,
+    origin: int,
+    pair: Pair,
+    conjugate: bool,
 ) -> None:
     """Do the copies of a table like `copy_rows`, with NumPy."""
     dtype, to = pair
     size = dtype.itemsize
     item = to.itemsize
-    columns = table, table[:, HEAD + 1 :: 3] * size, table[:, HEAD + 2 :: 3] * item
-    for row, steps, strides in zip(*(column.tolist() for column in columns), strict=True):
+    source_strides = (table[:, HEAD + 1 :: 3] * size).tolist()
+    target_strides = (table[:, HEAD + 2 :: 3] * item).tolist()
+    for row, steps, strides in zip(table.tolist(), source_strides, target_strides, strict=True):
         from_, into, along, first, step = row[:HEAD]
         counts = row[HEAD::3]
         begin = max(low - first, 0)

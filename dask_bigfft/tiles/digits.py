@@ -151,24 +151,29 @@ def _dimension_in_digits(pieces: Pieces, dim: int, length: int) -> _Dimension | 
     steps = target.steps[0, digits]
     if (target.steps[:, digits] != steps).any() or steps[-1] < 1:
         return None
-    inner_radices = steps[:-1] // steps[1:]
-    places = target.starts[:, dim]
     # The block begins with value 0 of all digits, or with the values that its index has.
     index = int(pieces.lows[0, own_digits] @ target.steps[0, own_digits])
-    firsts = [(index - int(places[0])) % int(steps[0])]
+    firsts = [(index - int(target.starts[0, dim])) % int(steps[0])]
     if length % steps[0] == 0:
         firsts.insert(0, 0)
     for first in firsts:
         outer_radix = -(-(first + length) // int(steps[0]))
-        radices = (outer_radix, *inner_radices.tolist())
-        if (digit_weights(radices) != steps).any():
-            continue
-        lows = (places[:, None] + first) // steps
-        lows[:, 1:] %= inner_radices
-        is_box = (lows + pieces.counts[:, digits] <= radices).all()
-        if is_box and (lows @ steps == places + first).all():
+        radices = (outer_radix, *(steps[:-1] // steps[1:]).tolist())
+        places = target.starts[:, dim] + first
+        lows = _values(places, pieces.counts[:, digits], radices, steps)
+        if lows is not None:
             return _Dimension(digits, lows, radices, (first, first + length))
     return None
+
+
+def _values(places: Ints, counts: Ints, radices: Block, steps: Ints) -> Ints | None:
+    """Return the first values of digits of boxes at places; None if the boxes exceed the digits."""
+    if (digit_weights(radices) != steps).any():
+        return None
+    lows = places[:, None] // steps
+    lows[:, 1:] %= np.array(radices[1:], np.int64)
+    is_box = (lows + counts <= np.array(radices, np.int64)).all() and (lows @ steps == places).all()
+    return lows if is_box else None
 
 
 def _joined(boxes: Pieces, radices: Sequence[Block]) -> tuple[Pieces, list[Block]]:

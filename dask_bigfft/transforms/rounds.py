@@ -187,7 +187,7 @@ def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
     pairs = list(zip(source.axes, target.axes, strict=True))
     components = [axis_components(before, after) for before, after in pairs]
     local = all(axis.one_to_one for axis in components)
-    fan_in = 1
+    fan_in = _shift_fan_in(pairs)
     width = 1
     run_has_ended = False
     elements = 1  # of a target block
@@ -201,9 +201,6 @@ def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
             if not run_has_ended:
                 width *= shard
                 run_has_ended = shard < extent_before
-        is_shift = before.digits == after.digits
-        if is_shift and before.groups[0].offset != after.groups[0].offset:
-            fan_in *= min(2, before.blocks)
     return ExchangeShape(
         fan_in=1 if local else min(fan_in, source.blocks),
         runs=max(1, elements // width) if width else 0,
@@ -214,6 +211,16 @@ def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
         local=local,
         largest=largest,
     )
+
+
+def _shift_fan_in(pairs: Sequence[tuple[AxisLayout, AxisLayout]]) -> int:
+    """Return the source blocks of a block due to cyclic shifts: two along each shifted axis."""
+    fan_in = 1
+    for before, after in pairs:
+        is_shift = before.digits == after.digits
+        if is_shift and before.groups[0].offset != after.groups[0].offset:
+            fan_in *= min(2, before.blocks)
+    return fan_in
 
 
 @dataclass(frozen=True, eq=False)

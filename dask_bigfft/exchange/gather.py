@@ -230,28 +230,42 @@ def segmented_view(
     partial : bool
         Whether the block may end within a digit.
     """
-    if not products or products[0].conjugate or not math.prod(target.shape(block)):
-        return None
-    if sum(math.prod(map(len, product.axes)) for product in products) > MOST_SHARDS:
+    if not _are_few(products) or not math.prod(target.shape(block)):
         return None
     axes: list[AxisDigits] = []
-    for axis, (layout, number) in enumerate(zip(target.axes, block, strict=True)):
+    for axis, layout in enumerate(target.axes):
         tables = [product.axes[axis] for product in products]
-        axis_digits = _ascending_digits(tables, layout.shape(number))
+        axis_digits = _ascending_digits(tables, layout.shape(block[axis]))
         if axis_digits is None:
             return None
         axes.append(axis_digits)
-    conjugates = [product.conjugate for product in products]
-    boxes_of_images = zip(*(axis.boxes for axis in axes), strict=True)
-    digits = itertools.count()
+    radices: list[Block] = []
+    bounds: list[tuple[int, int]] = []
+    digits: list[Block] = []
+    numbers = itertools.count()
+    for axis_digits in axes:
+        radices += axis_digits.radices
+        bounds += axis_digits.bounds
+        digits.append(tuple(itertools.islice(numbers, len(axis_digits.sizes))))
+    images = []
+    for number, product in enumerate(products):
+        boxes = tuple(axis_digits.boxes[number] for axis_digits in axes)
+        images.append((boxes, product.conjugate))
     view = SegmentedView(
-        radices=tuple(itertools.chain.from_iterable(axis.radices for axis in axes)),
-        bounds=tuple(itertools.chain.from_iterable(axis.bounds for axis in axes)),
-        images=tuple(zip(boxes_of_images, conjugates, strict=True)),
-        digits=tuple(tuple(itertools.islice(digits, len(axis.sizes))) for axis in axes),
+        radices=tuple(radices),
+        bounds=tuple(bounds),
+        images=tuple(images),
+        digits=tuple(digits),
         sources=sources,
     )
     return view if partial or not view.ends_within_digits else None
+
+
+def _are_few(products: Sequence[Product]) -> bool:
+    """Return whether there are copies, not too many, the first ones not conjugated."""
+    if not products or products[0].conjugate:
+        return False
+    return sum(math.prod(map(len, product.axes)) for product in products) <= MOST_SHARDS
 
 
 def _ascending_digits(tables: Sequence[Pieces], shape: Block) -> AxisDigits | None:

@@ -105,26 +105,30 @@ def _runs_of(view: BlockView) -> list[Run]:
 
 def part_of_source(view: BlockView) -> Any | None:
     """Return a block on a GPU as a view of its source; None if it is not a box of one source."""
-    (table, *other_tables) = view.tables
-    itemsize = view.dtype.itemsize
-    if other_tables or len(table.sources) != 1 or table.sources[0].dtype != view.dtype:
-        return None
-    strides = dense(view.shape, itemsize)
-    rows = table.segments(strides, None)
-    if len(rows.counts) != 1 or rows.conjugate:
+    rows = _only_copy(view)
+    if rows is None:
         return None
     ((counts, start, source_strides, _, target_strides),) = rows.listed
-    long_digits = [digit for digit, count in enumerate(counts) if count != 1]
-    long_dims = [dim for dim, count in enumerate(view.shape) if count != 1]
-    part_shape = [counts[digit] for digit in long_digits]
-    part_strides = [target_strides[digit] for digit in long_digits]
-    if part_shape != [view.shape[dim] for dim in long_dims]:
+    digits = [digit for digit in zip(counts, target_strides, strict=True) if digit[0] != 1]
+    strides = dense(view.shape, view.dtype.itemsize)
+    dims = [dim for dim in zip(view.shape, strides, strict=True) if dim[0] != 1]
+    if digits != dims:
         return None
-    if part_strides != [strides[dim] for dim in long_dims]:
+    part_shape = [count for count, _ in digits]
+    part_strides = [
+        stride for count, stride in zip(counts, source_strides, strict=True) if count != 1
+    ]
+    source = view.tables[0].sources[0]
+    return gpus().view(source, start, part_shape, part_strides).reshape(view.shape)
+
+
+def _only_copy(view: BlockView) -> Segments | None:
+    """Return the strided copy that makes a block; None if it takes several, or a conversion."""
+    (table, *other_tables) = view.tables
+    if other_tables or len(table.sources) != 1 or table.sources[0].dtype != view.dtype:
         return None
-    long_strides = [source_strides[digit] for digit in long_digits]
-    part = gpus().view(table.sources[0], start, part_shape, long_strides)
-    return part.reshape(view.shape)
+    rows: Segments = table.segments(dense(view.shape, view.dtype.itemsize), None)
+    return rows if len(rows.counts) == 1 and not rows.conjugate else None
 
 
 # --- exchanges between several GPUs ---------------------------------------------------------

@@ -10,7 +10,6 @@ between them.
 
 import contextlib
 import functools
-import itertools
 import math
 import os
 import threading
@@ -737,12 +736,14 @@ def _calls(shape: Block, strides: Block, places: Block, itemsize: int, narrow: i
         return []
     if math.prod(count for count, _, _ in outer) > LINK_CALLS:
         return []
-    calls: Calls = []
-    for indices in itertools.product(*(range(count) for count, _, _ in outer)):
-        start = sum(i * stride for i, (_, stride, _) in zip(indices, outer, strict=True))
-        place = sum(i * step for i, (_, _, step) in zip(indices, outer, strict=True))
-        calls.append((start, place, pitch, target_pitch, width, height))
-    return calls
+    offsets = [(0, 0)]
+    for count, stride, target_stride in outer:
+        offsets = [
+            (start + i * stride, place + i * target_stride)
+            for start, place in offsets
+            for i in range(count)
+        ]
+    return [(start, place, pitch, target_pitch, width, height) for start, place in offsets]
 
 
 def _mark(stream: Any) -> Any:

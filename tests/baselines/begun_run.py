@@ -61,7 +61,6 @@ def store_source(folder: Path) -> None:
 def begin_and_kill(folder: Path, when: str) -> None:
     """Make the source, and begin a run in a process that is killed by a signal."""
     store_source(folder)
-    paths = (str(folder / "in.zarr"), str(folder / "out.zarr"))
     arguments = {
         **ARGUMENTS,
         "scratch": str(folder / "scratch"),
@@ -71,7 +70,8 @@ def begin_and_kill(folder: Path, when: str) -> None:
         dying_runs.run_and_die,
         KILLED_AT[when],
         1,
-        *paths,
+        str(folder / "in.zarr"),
+        str(folder / "out.zarr"),
         **arguments,
     )
     process.join(120)

@@ -87,7 +87,8 @@ def driver(status_of=lambda number: 0):
 
     def copy(address, stream):
         seen.append(address)
-        if status := status_of(len(seen)):
+        status = status_of(len(seen))
+        if status:
             return status
         words = [int(w) for w in (ctypes.c_uint64 * 16).from_address(address)]
         kinds = {HOST: 1, DEVICE: 2}

@@ -4,37 +4,10 @@ Run in processes of their own, so that peak memory is that of the call. The limi
 issue with room for a busy machine; the figures of a quiet one are in the benchmark's results.
 """
 
+import json
+
 import pytest
-from support import python
-
-PROGRAM = """
-import resource, sys
-import dask, dask.array as da
-from dask.callbacks import Callback
-import dask_bigfft
-
-shape, chunks = eval(sys.argv[1])
-x = da.zeros(shape, chunks=chunks, dtype=complex)
-
-
-class FirstTask(Exception):
-    pass
-
-
-def stop(key, dsk, state):
-    raise FirstTask(len(dsk))
-
-
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-dask.config.set({"bigfft.memory-limit": "1 PiB"})
-y = dask_bigfft.fft.fftn(x)
-try:
-    with Callback(pretask=stop):
-        getattr(y, sys.argv[2])(scheduler="threads")
-except FirstTask as found:
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(found.args[0], (after - before) * 1024)
-"""
+from support import ROOT, python
 
 CASES = {
     "1D, 4096 blocks": ((2**36,), (2**24,), 4096 * 4 + 4),
@@ -45,13 +18,8 @@ CASES = {
 @pytest.mark.parametrize(("case", "method"), [*zip(CASES, ["compute", "persist"], strict=True)])
 def test_tasks_and_memory_to_the_first_task(case: str, method: str) -> None:
     shape, chunks, tasks = CASES[case]
-    process = python(
-        "-c",
-        PROGRAM,
-        repr((shape, chunks)),
-        method,
-        timeout=200,
-    )
+    program = ROOT / "tests" / "graph" / "first_task.py"
+    process = python(program, json.dumps([shape, chunks]), method, timeout=200)
     count, nbytes = map(float, process.stdout.split())
     assert count <= tasks + 16
     assert nbytes <= 2**30

@@ -93,16 +93,19 @@ def check_transposed_result(case, wanted, digits=None):
         expected = exact(case, x)
         own = scipy_own(case, x)
     real_axis = case.axes[-1] if case.kind == "r2c" else None
-    arguments = (case.axes, case.lengths, wanted)
     expected = reordered(
         expected,
-        *arguments,
+        case.axes,
+        case.lengths,
+        wanted,
         real_axis=real_axis,
         digits=digits,
     )
     own = reordered(
         own,
-        *arguments,
+        case.axes,
+        case.lengths,
+        wanted,
         real_axis=real_axis,
         digits=digits,
     )

@@ -383,7 +383,8 @@ def _simulated():
 
 
 def _spans():
-    return 0 if (leases := dispatch.leases()) is None else len(leases.engines[0].device.trace)
+    leases = dispatch.leases()
+    return 0 if leases is None else len(leases.engines[0].device.trace)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -39,109 +40,17 @@ PAGE = 2 * 2**20
 
 MIB = 2**20
 
-RUN = """
-import json, sys
-import dask, dask.array as da, numpy as np
-import dask_bigfft
-from benchmarks.problems import Problem
-from dask_bigfft.kernels.copies import compile_at_once
-from dask_bigfft.memory.pages import return_freed
-from laws.prompt import Prompt
-
-compile_at_once()
-
-name, scale, limit, folder = sys.argv[1], float(sys.argv[2]), sys.argv[3] or None, sys.argv[4]
-dask.config.set({"scheduler": "threads", "num_workers": 2, "pool": Prompt(2),
-                 "bigfft.scratch.directory": folder})
-return_freed()  # what glibc keeps of it depends on which thread had which block
-kind, shape, dtype, ways = json.loads(name)
-problem = Problem(kind, tuple(shape), dtype, ways).scaled(scale)
-kind = getattr(dask_bigfft.fft, problem.kind)
-
-
-def source(problem):
-    return da.ones(problem.shape, chunks=problem.chunks, dtype=problem.dtype)
-
-
-kind(source(problem.scaled(1e-4))).compute()  # compiles, and makes what is made once
-x = source(problem)
-if limit is None:
-    x = x * x.dtype.type(2)  # blocks of ones hold one number each
-plan = dask_bigfft.plan(x, problem.kind, memory_limit=limit)
-tight = dask_bigfft.plan(x, problem.kind, memory_limit=plan.expected.peak_host)
-print("ready", flush=True)
-sys.stdin.readline()
-y = kind(x, memory_limit=limit)
-if plan.storage == "disk":
-    sink = np.lib.format.open_memmap(f"{folder}/sink.npy", "w+", y.dtype, y.shape)
-    da.store(y, sink, lock=False)
-else:
-    y = y.persist()
-found = {"peak": plan.expected.peak_host, "tight": tight.expected.peak_host,
-         "storage": plan.storage, "nbytes": x.nbytes, "merged": plan.incoming is not None,
-         "blocks": plan.result.blocks}
-print(json.dumps(found), flush=True)
-sys.stdin.readline()
-"""
-
-
-RUN_FILE = """
-import json, sys
-from pathlib import Path
-import dask, numpy as np, zarr
-import dask_bigfft
-from dask_bigfft.kernels.copies import compile_at_once
-
-compile_at_once()
-
-folder, job = Path(sys.argv[1]), json.loads(sys.argv[2])
-compressors = job.pop("compressors")
-job["compressors"] = job.pop("result", "auto")
-dask.config.set({"scheduler": "threads", "num_workers": job.pop("threads", 1),
-                 "bigfft.scratch.directory": folder, "bigfft.exchange.carrier": "disk"})
-rng, size, chunk = np.random.default_rng(1), job.pop("size"), job.pop("chunk")
-packed = job.pop("packed", False)
-inner, fewer, block_size = job.pop("inner", []), job.pop("fewer", 8), job.pop("small", 2**16)
-
-
-def make(name, size, chunk):
-    array = zarr.create_array(str(folder / name), shape=(size, *inner), chunks=(chunk, *inner),
-                              dtype="i2" if packed else "c16", compressors=compressors)
-    if packed:
-        array.attrs.update(scale_factor=0.5, missing_value=-1)
-    for low in range(0, size, chunk):
-        if packed:
-            array[low : low + chunk] = rng.integers(0, 9999, (chunk, *inner))
-            continue
-        array[low : low + chunk] = rng.standard_normal((chunk, *inner, 2)).view("c16")[..., 0]
-
-
-make("in", size, chunk)
-if "component" in job:
-    import h5py
-    with h5py.File(folder / "in.h5", "w") as file:
-        file[job["component"]] = zarr.open_array(str(folder / "in"))[...]
-make("small", size >> fewer, max(1, chunk >> fewer))
-with dask.config.set({"bigfft.scratch.row-size": "4 kiB"}):
-    small = job | {"block_size": block_size, "component": None}
-    dask_bigfft.run(folder / "small", folder / "out-small", **small)
-print("ready", flush=True)
-sys.stdin.readline()
-done = dask_bigfft.run(folder / ("in.h5" if job.get("component") else "in"), folder / "out",
-                       **job).plan
-found = {"peak": done.expected.peak_host, "rows": done.from_rows, "decoded": done.stored.decoded,
-         "local": done.exchanges[0].local, "merges": done.merges, "piece": done.piece_nbytes,
-         "reopened": done.reopened, "block": done.source.largest * 16,
-         "longest": max(max(program.factors) for program in done.programs)}
-print(json.dumps(found), flush=True)
-sys.stdin.readline()
-"""
+#: Programs that say "ready" and wait, compute, print figures of the plan, and wait again.
+LAWS = Path(__file__).parent
+OF_ARRAYS = LAWS / "peak_of_arrays.py"
+OF_FILES = LAWS / "peak_of_files.py"
+OF_SEGMENTS = LAWS / "peak_of_segments.py"
 
 
 def measured(program, *arguments, cgroups=True):
     """Peak of a program between its two pauses, and what it says at the second."""
     child = subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)],
+        [sys.executable, *map(str, [program, *arguments])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -169,7 +78,7 @@ def measured(program, *arguments, cgroups=True):
 )
 def test_problems_of_benchmarks(tmp_path, problem, scale):
     peak, figures = measured(
-        RUN,
+        OF_ARRAYS,
         json.dumps(problem),
         scale,
         "",
@@ -193,7 +102,7 @@ def test_transforms_in_one_block(tmp_path, monkeypatch, problem):
     """The result of the only task is counted once, and one line takes one thread of a library."""
     monkeypatch.setenv("DASK_BIGFFT__PLANNER__SMALL", "64 MiB")
     peak, figures = measured(
-        RUN,
+        OF_ARRAYS,
         json.dumps(problem),
         1,
         "",
@@ -330,7 +239,7 @@ def test_more_than_the_budget_goes_through_files(tmp_path, monkeypatch, piece):
     """Without a cgroup, which would count the files; in blocks as they come, or larger."""
     monkeypatch.setenv("DASK_BIGFFT__SCRATCH__MIN_WRITE", piece)
     peak, figures = measured(
-        RUN,
+        OF_ARRAYS,
         json.dumps(["fft", [2**24], "c16", 64]),
         1 / 2,
         "40 MiB",
@@ -345,7 +254,7 @@ def test_more_than_the_budget_goes_through_files(tmp_path, monkeypatch, piece):
 
 
 def job(kind, size, **more):
-    """What `RUN_FILE` is told to do."""
+    """What `OF_FILES` is told to do."""
     return {
         "kind": kind,
         "kernel": "scipy",
@@ -477,7 +386,7 @@ def test_stored_arrays(tmp_path, monkeypatch, case):
     if piece:
         monkeypatch.setenv("DASK_BIGFFT__SCRATCH__MIN_WRITE", str(piece))
     peak, figures = measured(
-        RUN_FILE,
+        OF_FILES,
         tmp_path,
         json.dumps(job),
         cgroups=False,

@@ -69,7 +69,8 @@ def test_what_is_wrong_twice_is_not_tried_again_in_place(
     """A round whose source stays is; one in common memory has stored the tiles before."""
     a = values(4096)
     x = da.from_array(a, chunks=256)
-    damaged(monkeypatch, DAMAGES["exponent bit"], when := Times(2, after))
+    when = Times(2, after)
+    damaged(monkeypatch, DAMAGES["exponent bit"], when)
     with dask.config.set(scheduler="sync"):
         assert any(plan(x, "fft", verify=mode).shared_layouts.inside)
         y = fft.fft(x, verify=mode)
@@ -101,7 +102,8 @@ def test_what_is_verified_is_not_worked_on_in_place_on_workers(
     after,
 ):
     a = values(*shape) + after
-    damaged(monkeypatch, DAMAGES["exponent bit"], when := Times(2, after))
+    when = Times(2, after)
+    damaged(monkeypatch, DAMAGES["exponent bit"], when)
     x = da.from_array(a.copy(), chunks=chunks) + 0
     with dask.config.set({"bigfft.exchange.carrier": carrier}):
         y = fft.fftn(x, verify="energy", overwrite_x=True)

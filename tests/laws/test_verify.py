@@ -112,7 +112,8 @@ def test_rounds_in_place_are_gone_on_with(
     """Tiles that are right have taken the place of what came in when another one is wrong."""
     small_tiles(monkeypatch, 1100)
     right = transformed(signal())
-    damaged(monkeypatch, DAMAGES["exponent bit"], when := Times(1, after))
+    when = Times(1, after)
+    damaged(monkeypatch, DAMAGES["exponent bit"], when)
     result = transformed(signal(), verify=mode)
     assert when.left < 0
     assert [name for name, _ in events] == ["mismatch"]
@@ -270,7 +271,8 @@ def test_every_library_with_sources_that_are_only_read(
             rtol=1e-10,
             atol=1e-10,
         )
-        damaged(monkeypatch, DAMAGES[damage], when := Times(1, 9))
+        when = Times(1, 9)
+        damaged(monkeypatch, DAMAGES[damage], when)
         result = getattr(fft, kind)(x, verify=mode, kernel=kernel).compute()
     assert when.left < 0
     assert [name for name, _ in events] == ["mismatch"]

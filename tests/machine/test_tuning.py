@@ -101,12 +101,15 @@ def test_what_won_of_fewer_choices_is_no_wisdom_for_more(folder):
 def test_wisdom_of_other_device_software_or_workers_is_measured_again(folder, monkeypatch, what):
     clock = Clock(lambda plan: True)
     gpus = int(what == "device_software")
-    problem = (*requested(device="gpu" if gpus else "auto"), replace(MACHINE, gpus=gpus), ["scipy"])
+    spec, request = requested(device="gpu" if gpus else "auto")
+    machine = replace(MACHINE, gpus=gpus)
     monkeypatch.setattr(tuner, "on_devices", lambda plan: False)
     for value in ({"cupy": "14.0"}, {"cupy": "14.1"}):
         monkeypatch.setattr(tuner, what, lambda value=value: dict(value))
-        assert MEASURED in tuned(*problem, clock).reason
-        assert MEASURED not in tuned(*problem, clock).reason
+        first = tuned(spec, request, machine, ["scipy"], clock)
+        assert MEASURED in first.reason
+        again = tuned(spec, request, machine, ["scipy"], clock)
+        assert MEASURED not in again.reason
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import os
 
 import dask.array as da
 import pytest
-from support import python
+from support import ROOT, python
 
 import dask_bigfft
 from dask_bigfft.kernels.libraries import usable
@@ -13,29 +13,6 @@ from dask_bigfft.planner.cost import library_bytes
 
 #: Of small blocks of memory that an allocator keeps.
 SPARE = 2 * 2**20
-
-CALL = """
-import json, sys
-import numpy as np
-from dask_bigfft.kernels.libraries import get_library
-
-library, found = get_library(sys.argv[1]), []
-for n, rows, columns in json.loads(sys.argv[2]):
-    def call(n, rows, columns):
-        x = np.ones((rows, n, columns), complex)
-        with open("/proc/self/status") as file:
-            before = next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-        library.c2c(x, (1,), -1)
-        with open("/proc/self/status") as file:
-            peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
-        return (peak - before) << 10
-
-    call(64, 2, 1)
-    found.append(call(n, rows, columns))
-print(json.dumps(found))
-"""
 
 #: Length, rows and columns: contiguous lines, one, columns, a prime.
 CASES = [
@@ -51,7 +28,8 @@ CASES = [
 def test_no_library_takes_more_than_the_table_says(kernel):
     if kernel not in usable():
         pytest.skip("not installed")
-    process = python("-c", CALL, kernel, json.dumps(CASES))
+    program = ROOT / "tests" / "planner" / "peaks_of_ffts.py"
+    process = python(program, kernel, json.dumps(CASES))
     for (n, rows, columns), nbytes in zip(CASES, json.loads(process.stdout), strict=True):
         x = da.zeros((rows, n, columns), chunks=-1, dtype=complex)
         rounds = dask_bigfft.plan(x, "fft", axis=1, kernel=kernel).rounds

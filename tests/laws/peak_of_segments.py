@@ -1,0 +1,48 @@
+"""A program that averages over segments, with a pause before and after.
+
+Its argument is a job as JSON: shape, chunks, dtype, memory limit and options.
+"""
+
+import json
+import sys
+
+import dask
+import dask.array as da
+from laws.prompt import Prompt
+
+from dask_bigfft import signal
+from dask_bigfft.memory.pages import return_freed
+
+
+def field(shape, chunks, dtype):
+    x = da.ones(shape, chunks=chunks, dtype=dtype)
+    return x * x.dtype.type(2)  # blocks of ones hold one number each
+
+
+def density(x, count, limit, options):
+    """The power density of one array, or the cross density of two."""
+    if count == 2:
+        return signal.csd(x, x + x.dtype.type(1), memory_limit=limit, **options)[1]
+    return signal.welch(x, memory_limit=limit, **options)[1]
+
+
+def main(job):
+    shape, chunks, dtype, limit, options = json.loads(job)
+    dask.config.set({"scheduler": "threads", "num_workers": 2, "pool": Prompt(2)})
+    return_freed()  # what glibc keeps of it depends on which thread had which block
+    count = options.pop("arrays", 1)
+    small = field([2 * n for n in chunks], chunks, dtype)
+    density(small, count, limit, options).compute()  # makes what is made once
+    x = field(shape, chunks, dtype)
+    second = x + 1 if count == 2 else None
+    plan = signal.plan_segments(x, second, memory_limit=limit, **options)
+    y = density(x, count, limit, options)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    y = y.persist()
+    print(json.dumps({"peak": plan.expected.peak_host, "nbytes": x.nbytes}), flush=True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

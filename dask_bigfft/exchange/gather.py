@@ -103,9 +103,20 @@ def view_of(
             sources.update(zip(table.product.blocks, table.sources, strict=True))
         if packed or any(source.dtype != dtype for source in sources.values()):
             return None
-        return segmented_view(products, exchange.target, sources, block, partial)
+        return segmented_view(
+            products,
+            exchange.target,
+            sources,
+            block,
+            partial,
+        )
 
-    return BlockView(shape, dtype, tables=tables, boxes=boxes)
+    return BlockView(
+        shape,
+        dtype,
+        tables=tables,
+        boxes=boxes,
+    )
 
 
 def stored_regions(
@@ -138,16 +149,32 @@ def stored_regions(
             arrays = (shards[i] for i in product.which.tolist())
             starts, steps = in_bytes(product, shards, used)
         for copy, (values, start) in enumerate(zip(arrays, starts.tolist(), strict=False)):
-            runs, widths, strides = _stored_runs(product, copy, steps[copy].tolist(), values)
+            runs, widths, strides = _stored_runs(
+                product,
+                copy,
+                steps[copy].tolist(),
+                values,
+            )
             for axis_runs in itertools.product(*runs):
                 lows = [low for low, _ in axis_runs]
                 region = tuple(slice(low, low + n) for low, n in zip(lows, widths, strict=True))
                 place = start + sum(offset for _, offset in axis_runs)
-                yield region, strided_view(values, place, widths, strides)
+                yield (
+                    region,
+                    strided_view(
+                        values,
+                        place,
+                        widths,
+                        strides,
+                    ),
+                )
 
 
 def _stored_runs(
-    product: Product, copy: int, steps: list[int], values: Array
+    product: Product,
+    copy: int,
+    steps: list[int],
+    values: Array,
 ) -> tuple[list[list[tuple[int, int]]], list[int], list[int]]:
     """Return the runs of a copy along each axis of the stored array, see `_runs`.
 
@@ -163,7 +190,13 @@ def _stored_runs(
         origin = product.exchange.source.axes[axis].groups[0].bounds[source[axis]]
         own_steps = steps[first_digit : first_digit + digits]
         row = int(product.chosen[axis, copy])
-        own_runs, width, stride = _runs(pieces, row, origin, own_steps, values.itemsize)
+        own_runs, width, stride = _runs(
+            pieces,
+            row,
+            origin,
+            own_steps,
+            values.itemsize,
+        )
         runs.append(own_runs)
         widths.append(width)
         strides.append(stride)
@@ -172,7 +205,11 @@ def _stored_runs(
 
 
 def _runs(
-    pieces: Pieces, row: int, origin: int, steps: list[int], itemsize: int
+    pieces: Pieces,
+    row: int,
+    origin: int,
+    steps: list[int],
+    itemsize: int,
 ) -> tuple[list[tuple[int, int]], int, int]:
     """Return the contiguous runs of a piece along an axis of the stored array.
 
@@ -181,7 +218,12 @@ def _runs(
     """
     source = pieces.sides[0]
     source_steps = source.steps[row].tolist()
-    digits = zip(pieces.counts[row].tolist(), source_steps, steps, strict=True)
+    digits = zip(
+        pieces.counts[row].tolist(),
+        source_steps,
+        steps,
+        strict=True,
+    )
     outer_digits = [digit for digit in digits if digit[0] != 1]
     width = 1
     stride = itemsize

@@ -45,7 +45,13 @@ def view_of(
     home : int, optional
         GPU on which the block is gathered; None for the GPU of the first source.
     """
-    view = gather.view_of(exchange, block, dtype, source_of, packed)
+    view = gather.view_of(
+        exchange,
+        block,
+        dtype,
+        source_of,
+        packed,
+    )
     sources = [source for table in view.tables for source in table.sources]
     on_gpu = [is_on_gpu(source) for source in sources]
     if any(on_gpu) and not all(on_gpu):
@@ -57,7 +63,12 @@ def view_of(
     def new_table(shape: tuple[int, ...], dtype: np.dtype[Any]) -> GpuTable:
         padded = sum(table.size for table in view.tables) < math.prod(shape)
         own_home = gpus().home(sources[0]) if home is None else home
-        return GpuTable(PeerCopies(own_home), shape, dtype, padded)
+        return GpuTable(
+            PeerCopies(own_home),
+            shape,
+            dtype,
+            padded,
+        )
 
     def runs() -> list[Run]:
         homes = {home, *map(gpus().home, sources)} - {None}
@@ -119,7 +130,16 @@ def part_of_source(view: BlockView) -> Any | None:
         stride for count, stride in zip(counts, source_strides, strict=True) if count != 1
     ]
     source = view.tables[0].sources[0]
-    return gpus().view(source, start, part_shape, part_strides).reshape(view.shape)
+    return (
+        gpus()
+        .view(
+            source,
+            start,
+            part_shape,
+            part_strides,
+        )
+        .reshape(view.shape)
+    )
 
 
 def _only_copy(view: BlockView) -> Segments | None:
@@ -202,7 +222,12 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
             shape = exchange.target.shape(block)
             products = shards.products(block, False)
             padded = sum(product.size for product in products) < math.prod(shape)
-            table = GpuTable(peer_copies[target_homes[block]], shape, dtype, padded)
+            table = GpuTable(
+                peer_copies[target_homes[block]],
+                shape,
+                dtype,
+                padded,
+            )
             self._tables[block] = table
             for product in products:
                 source_strides = tuple(strides[source] for source in product.blocks)

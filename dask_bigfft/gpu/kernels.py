@@ -120,7 +120,14 @@ extern "C" __global__ void {KERNEL}(
 """
 
 
-def touch(host: int, width: int, rows: int, planes: int, pitch: int, plane: int) -> None:
+def touch(
+    host: int,
+    width: int,
+    rows: int,
+    planes: int,
+    pitch: int,
+    plane: int,
+) -> None:
     """Read a byte of each row of planes of pinned memory, shortly before it is copied.
 
     This keeps pace with a single copy that begins at the same time. Of several copies in a row, and
@@ -232,7 +239,13 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
             index = "0ull"
             if dim in group_of_dim:
                 number = group_of_dim[dim]
-                index = self._index(by, groups[number], dim, f"({kind})i{number}", kind)
+                index = self._index(
+                    by,
+                    groups[number],
+                    dim,
+                    f"({kind})i{number}",
+                    kind,
+                )
             lines.append(f"    const u64 k{dim} = {index};\n")
         return "".join(lines)
 
@@ -359,7 +372,12 @@ def rows(
     >>> rows((8, 6), (96, 8), 8, (48, 8), (0, 256))
     ([(8, 6, 3, ()), (3, 1, 1, ())], 16)
     """
-    width, outer = runs(tuple(shape), tuple(source), itemsize, tuple(target))
+    width, outer = runs(
+        tuple(shape),
+        tuple(source),
+        itemsize,
+        tuple(target),
+    )
     numbers = [width, *addresses, *(n for run in outer for n in run[1:])]
     unit = next((size for size in (16, 8, 4) if not any(n % size for n in numbers)), 0)
     step = max(1, unit)
@@ -393,7 +411,13 @@ def copy(
     by, other
         Factors; see `_Kernel`.
     """
-    call = _Kernel(dims, itemsize, (source, target), by, other)
+    call = _Kernel(
+        dims,
+        itemsize,
+        (source, target),
+        by,
+        other,
+    )
     count = math.prod(n for n, *_ in dims)
     call.add("u64", "count", count)
     from_, to = call.dims(dims)
@@ -426,7 +450,12 @@ for (u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x; first < count;
     )
 
 
-def _turn(op: Strided, dims: list[Dim], column: Dim, ends: tuple[int, int]) -> None:
+def _turn(
+    op: Strided,
+    dims: list[Dim],
+    column: Dim,
+    ends: tuple[int, int],
+) -> None:
     """Transpose through square tiles: columns are dense in the source, rows in the target.
 
     The x index of the grid runs over tiles, the y index over the other dimensions.
@@ -434,7 +463,12 @@ def _turn(op: Strided, dims: list[Dim], column: Dim, ends: tuple[int, int]) -> N
     row = dims[-1]
     by = op.by
     others = [dim for dim in dims if dim is not row and dim is not column]
-    call = _Kernel((*others, row, column), np.dtype(op.dtype).itemsize, ends, by)
+    call = _Kernel(
+        (*others, row, column),
+        np.dtype(op.dtype).itemsize,
+        ends,
+        by,
+    )
     n = row[0]
     m = column[0]
     batch = len(others)
@@ -498,9 +532,20 @@ def strided(op: Strided, source: int, target: int) -> None:
     dims = merged(op.counts, op.source, op.target)
     column = next((dim for dim in dims[:-1] if dim[1] == 1), None)
     if column is not None and dims[-1][2] == 1:
-        _turn(op, dims, column, (first_source, first_target))
+        _turn(
+            op,
+            dims,
+            column,
+            (first_source, first_target),
+        )
     else:
-        copy(dims, itemsize, first_source, first_target, by=op.by)
+        copy(
+            dims,
+            itemsize,
+            first_source,
+            first_target,
+            by=op.by,
+        )
 
 
 def multiply(op: Multiply | Product, array: int, other: int = 0) -> None:
@@ -508,4 +553,11 @@ def multiply(op: Multiply | Product, array: int, other: int = 0) -> None:
     if math.prod(op.shape):
         strides = dense(op.shape, 1)
         dims = merged(op.shape, strides, strides)
-        copy(dims, np.dtype(op.dtype).itemsize, array, array, by=op, other=other)
+        copy(
+            dims,
+            np.dtype(op.dtype).itemsize,
+            array,
+            array,
+            by=op,
+            other=other,
+        )

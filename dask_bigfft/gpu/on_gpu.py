@@ -69,7 +69,13 @@ Calls = list[tuple[int, int, int, int, int, int]]
 Written = tuple[Calls, int, int]
 
 #: Limits that make one tile and one pass.
-_WHOLE = TileLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=1)
+_WHOLE = TileLimits(
+    _NO_LIMIT,
+    slots=1,
+    most=_NO_LIMIT,
+    least=_NO_LIMIT,
+    pieces=1,
+)
 
 
 def as_block(values: Any) -> Any:
@@ -181,7 +187,13 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
     plans = _plans_of(device.id)
     with current(device), plans.lock:
         for work in works:
-            values = _computed_or_retried(plans.ffts, values, parts, work, filters)
+            values = _computed_or_retried(
+                plans.ffts,
+                values,
+                parts,
+                work,
+                filters,
+            )
             parts = []
         synchronize()
     return values.reshape(job.shapes[1])
@@ -203,13 +215,25 @@ def _computed_or_retried(
 ) -> Any:
     """Do all operations on a tile; retry with all cached memory freed if there is too little."""
     try:
-        return _computed(plans, values, parts, work, filters)
+        return _computed(
+            plans,
+            values,
+            parts,
+            work,
+            filters,
+        )
     except (DeviceMemoryError, cupy().cuda.memory.OutOfMemoryError):  # before any FFT
         emit("fallback", nbytes=0)
         cupy().cuda.get_current_stream().synchronize()
         plans.drop()
         cupy().get_default_memory_pool().free_all_blocks()
-        return _computed(plans, values, parts, work, filters)
+        return _computed(
+            plans,
+            values,
+            parts,
+            work,
+            filters,
+        )
 
 
 @functools.lru_cache(maxsize=256)
@@ -296,11 +320,23 @@ def _from_runs(work: TileWork, runs: Sequence[Run]) -> tuple[TileWork, list[Part
         count = run.nbytes // source_nbytes
         source = (count, *source_row)
         target = (count, *target_row)
-        fft = FFT(op.kind, source, target, whole_dims, op.sign, op.dtype)
+        fft = FFT(
+            op.kind,
+            source,
+            target,
+            whole_dims,
+            op.sign,
+            op.dtype,
+        )
         place = run.place // source_nbytes * target_nbytes
         parts.append((fft, run.source.data.ptr + run.start, place))
     if other_dims:
-        other_fft = replace(op, kind="c2c", source=op.target, dims=other_dims)
+        other_fft = replace(
+            op,
+            kind="c2c",
+            source=op.target,
+            dims=other_dims,
+        )
         others.insert(0, Computation(other_fft, first.target, first.target))
     return replace(work, source=first.target, computations=tuple(others)), parts
 
@@ -315,7 +351,11 @@ def _cut_dim(op: FFT, itemsize: int, runs: Sequence[Run]) -> int | None:
 
 
 def _computed(
-    plans: FFTPlans, values: Any, parts: Sequence[Part], work: TileWork, filters: Mapping[int, Any]
+    plans: FFTPlans,
+    values: Any,
+    parts: Sequence[Part],
+    work: TileWork,
+    filters: Mapping[int, Any],
 ) -> Any:
     """Do all operations on a tile, in the stream of the task; return the result."""
     from dask_bigfft.gpu.cupy_gpu import compute  # imports numba
@@ -341,12 +381,24 @@ def _computed(
         return int(buffers[device_array.offset].ptr)
 
     for op, source_address, place in parts:
-        compute(plans, op, int(source_address), address(work.source) + place, work_address)
+        compute(
+            plans,
+            op,
+            int(source_address),
+            address(work.source) + place,
+            work_address,
+        )
     if values is not None and buffers[work.source.offset].ptr != values.data.ptr:
         array(work.source)[...] = values.reshape(work.source.shape)
     for computation in work.computations:
         source = address(computation.source)
-        compute(plans, computation.op, source, address(computation.target), work_address)
+        compute(
+            plans,
+            computation.op,
+            source,
+            address(computation.target),
+            work_address,
+        )
     return array(work.result)
 
 
@@ -406,22 +458,56 @@ def waved_on_gpu(
     low = bounds[block_id[axis]]
     high = bounds[block_id[axis] + 1]
     is_sine = out and waves.turns > 0
-    one = Term(0, NO_MODULUS, NO_MODULUS, NO_MODULUS, 1)
+    one = Term(
+        0,
+        NO_MODULUS,
+        NO_MODULUS,
+        NO_MODULUS,
+        1,
+    )
     if out:
         modulus = 4 * waves.period
-        index = Term(axis, low, 1, NO_MODULUS, 2 * waves.first)
+        index = Term(
+            axis,
+            low,
+            1,
+            NO_MODULUS,
+            2 * waves.first,
+        )
         constant = replace(one, stride=waves.first * waves.second)
     else:
         modulus = 2 * waves.period
-        index = Term(axis, low, 1, NO_MODULUS, waves.second)
+        index = Term(
+            axis,
+            low,
+            1,
+            NO_MODULUS,
+            waves.second,
+        )
         constant = replace(one, stride=0)
-    phases = Twiddle(modulus, -1, (index, constant), (one,))
+    phases = Twiddle(
+        modulus,
+        -1,
+        (index, constant),
+        (one,),
+    )
     dtype = np.result_type(block.dtype, np.complex64)
     scale = float(-factor if is_sine else factor)
-    by = Multiply(block.shape, dtype.str, scale, twiddles=(phases,))
+    by = Multiply(
+        block.shape,
+        dtype.str,
+        scale,
+        twiddles=(phases,),
+    )
     values = block.astype(dtype)
     address = int(values.data.ptr)
-    compute(_plans_of(block.device.id).ffts, by, address, address, 0)
+    compute(
+        _plans_of(block.device.id).ffts,
+        by,
+        address,
+        address,
+        0,
+    )
     for end, place in zip(ends, (0, length - 1), strict=True):
         if low <= place < high and end != 1:
             part = values[(slice(None),) * axis + (slice(place - low, place - low + 1),)]
@@ -461,7 +547,12 @@ class Gpus:
                     stream = cupy().cuda.get_current_stream()
                     stream.synchronize()
                     started = time.perf_counter()
-                    self.send(source, ends[0], target, ends[1])
+                    self.send(
+                        source,
+                        ends[0],
+                        target,
+                        ends[1],
+                    )
                     stream.synchronize()
             self._speeds[source, target] = PROBE / (time.perf_counter() - started)
         return self._speeds[source, target]
@@ -488,7 +579,11 @@ class Gpus:
         return int(values.device.id)
 
     def empty(
-        self, gpu: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], zeros: bool = False
+        self,
+        gpu: int,
+        shape: int | tuple[int, ...],
+        dtype: np.dtype[Any],
+        zeros: bool = False,
     ) -> Any:
         """Return memory of CuPy's pool; raise `DeviceMemoryError` if there is too little."""
         with self._on(gpu), errors_of_cuda():
@@ -505,10 +600,21 @@ class Gpus:
         far = self.ordinal(other)
         return own == far or bool(cupy().cuda.runtime.deviceCanAccessPeer(own, far))
 
-    def view(self, values: Any, start: int, counts: Sequence[int], strides: Sequence[int]) -> Any:
+    def view(
+        self,
+        values: Any,
+        start: int,
+        counts: Sequence[int],
+        strides: Sequence[int],
+    ) -> Any:
         """Return a strided view that begins `start` bytes after the first element."""
         at = values.data + int(start)
-        return cupy().ndarray(tuple(counts), values.dtype, memptr=at, strides=tuple(strides))
+        return cupy().ndarray(
+            tuple(counts),
+            values.dtype,
+            memptr=at,
+            strides=tuple(strides),
+        )
 
     def now(self, gpu: int) -> Any:
         """Return an event after all work so far in the current stream of a GPU."""
@@ -543,12 +649,22 @@ class Gpus:
             with errors_of_cuda():
                 written, read = self._ways(copies, is_peer=own != far)
                 if written:
-                    ends[far] = self._write(written, far, own, events)
+                    ends[far] = self._write(
+                        written,
+                        far,
+                        own,
+                        events,
+                    )
                 if read:
                     with self._on(gpu), near_side.stream:
                         near_side.after(events)
                         for values, target, conjugate in read:
-                            self._read(values, target, conjugate, own)
+                            self._read(
+                                values,
+                                target,
+                                conjugate,
+                                own,
+                            )
                         ends[own] = _mark(near_side.stream)
                 return ends
         except BaseException:
@@ -567,15 +683,43 @@ class Gpus:
             for counts, start, strides, place, steps in rows.listed:
                 calls: Calls = []
                 if is_peer and is_plain:
-                    calls = _calls(counts, strides, steps, target.itemsize, LINK_ROW_NBYTES)
+                    calls = _calls(
+                        counts,
+                        strides,
+                        steps,
+                        target.itemsize,
+                        LINK_ROW_NBYTES,
+                    )
                 if calls:
                     written.append((calls, source.data.ptr + start, target.data.ptr + place))
                 else:
-                    values = self.view(source, start, counts, strides)
-                    read.append((values, self.view(target, place, counts, steps), rows.conjugate))
+                    values = self.view(
+                        source,
+                        start,
+                        counts,
+                        strides,
+                    )
+                    read.append(
+                        (
+                            values,
+                            self.view(
+                                target,
+                                place,
+                                counts,
+                                steps,
+                            ),
+                            rows.conjugate,
+                        )
+                    )
         return written, read
 
-    def _read(self, values: Any, target: Any, conjugate: bool, own: int) -> None:
+    def _read(
+        self,
+        values: Any,
+        target: Any,
+        conjugate: bool,
+        own: int,
+    ) -> None:
         """Copy an array to the current GPU, of number `own`, by a kernel in its side stream."""
         if int(values.device.id) == own:
             _put(values, target, conjugate)
@@ -592,7 +736,13 @@ class Gpus:
                 self._sides.setdefault(key, _Side())
         return self._sides[key]
 
-    def _write(self, written: Iterable[Written], far: int, own: int, events: Iterable[Any]) -> Any:
+    def _write(
+        self,
+        written: Iterable[Written],
+        far: int,
+        own: int,
+        events: Iterable[Any],
+    ) -> Any:
         """Copy from the GPU `far` to the GPU `own` by the engine of `far`; return the end.
 
         A GPU writes to one other at a time, and one at a time writes to it. Otherwise links that
@@ -609,10 +759,23 @@ class Gpus:
                     source = source_address + start
                     target = target_address + place
                     if height == 1:
-                        runtime.memcpyAsync(target, source, width, _ANY, stream.ptr)
+                        runtime.memcpyAsync(
+                            target,
+                            source,
+                            width,
+                            _ANY,
+                            stream.ptr,
+                        )
                         continue
                     runtime.memcpy2DAsync(
-                        target, target_pitch, source, pitch, width, height, _ANY, stream.ptr
+                        target,
+                        target_pitch,
+                        source,
+                        pitch,
+                        width,
+                        height,
+                        _ANY,
+                        stream.ptr,
                     )
             end = _mark(stream)
         self._arrived[own] = (end,)
@@ -632,7 +795,13 @@ class Gpus:
             dense_strides[dim] = nbytes
             nbytes *= values.shape[dim]
         strides = tuple(dense_strides)
-        calls = _calls(values.shape, values.strides, strides, values.itemsize, LINK_ROW_NBYTES)
+        calls = _calls(
+            values.shape,
+            values.strides,
+            strides,
+            values.itemsize,
+            LINK_ROW_NBYTES,
+        )
         memory = None
         if calls:
             with contextlib.suppress(cupy().cuda.memory.OutOfMemoryError):
@@ -641,11 +810,28 @@ class Gpus:
             cupy().cuda.runtime._deviceEnsurePeerAccess(far)
             return _mapped(values, own)
         copy = (calls, values.data.ptr, memory.ptr)
-        end = self._write([copy], far, own, [_mark(near.stream)])
+        end = self._write(
+            [copy],
+            far,
+            own,
+            [_mark(near.stream)],
+        )
         near.after([end])
-        return cupy().ndarray(values.shape, values.dtype, memptr=memory, strides=strides)
+        return cupy().ndarray(
+            values.shape,
+            values.dtype,
+            memptr=memory,
+            strides=strides,
+        )
 
-    def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
+    def send(
+        self,
+        source: int,
+        values: Any,
+        target: int,
+        out: Any,
+        by_host: bool = False,
+    ) -> None:
         """Copy a contiguous array to another GPU by the copy engine, or through pinned memory."""
         cp = cupy()
         own = self.ordinal(target)
@@ -666,7 +852,12 @@ class Gpus:
                 if self.reaches(target, source):  # else the driver copies through the host
                     cp.cuda.runtime._deviceEnsurePeerAccess(far)
             cp.cuda.runtime.memcpyPeerAsync(
-                out.data.ptr, own, values.data.ptr, far, values.nbytes, stream.ptr
+                out.data.ptr,
+                own,
+                values.data.ptr,
+                far,
+                values.nbytes,
+                stream.ptr,
             )
 
 
@@ -690,8 +881,24 @@ def array_copies(copies: Sequence[TableCopy]) -> list[ArrayCopy]:
     arrays: list[ArrayCopy] = []
     for source, target, rows in copies:
         for counts, start, strides, place, steps in rows.listed:
-            values = gpus().view(source, start, counts, strides)
-            arrays.append((values, gpus().view(target, place, counts, steps), rows.conjugate))
+            values = gpus().view(
+                source,
+                start,
+                counts,
+                strides,
+            )
+            arrays.append(
+                (
+                    values,
+                    gpus().view(
+                        target,
+                        place,
+                        counts,
+                        steps,
+                    ),
+                    rows.conjugate,
+                )
+            )
     return arrays
 
 
@@ -716,12 +923,26 @@ def _parts(values: Any) -> Iterator[tuple[slice, ...]]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _calls(shape: Block, strides: Block, places: Block, itemsize: int, narrow: int) -> Calls:
+def _calls(
+    shape: Block,
+    strides: Block,
+    places: Block,
+    itemsize: int,
+    narrow: int,
+) -> Calls:
     """Return the calls that copy an array to an array with some strides.
 
     There are none if rows have less than `narrow` bytes, or if it takes more than `LINK_CALLS`.
     """
-    dims = sorted(zip(strides, shape, places, strict=True), reverse=True)
+    dims = sorted(
+        zip(
+            strides,
+            shape,
+            places,
+            strict=True,
+        ),
+        reverse=True,
+    )
     width, outer = operations.runs(
         tuple(count for _, count, _ in dims),
         tuple(stride for stride, _, _ in dims),
@@ -770,9 +991,19 @@ def _mapped(values: Any, ordinal: int) -> Any:
     size = values.itemsize + sum(
         (n - 1) * abs(step) for n, step in zip(values.shape, values.strides, strict=True)
     )
-    memory = cupy().cuda.UnownedMemory(values.data.ptr, size, values, ordinal)
+    memory = cupy().cuda.UnownedMemory(
+        values.data.ptr,
+        size,
+        values,
+        ordinal,
+    )
     at = cupy().cuda.MemoryPointer(memory, 0)
-    return cupy().ndarray(values.shape, values.dtype, memptr=at, strides=values.strides)
+    return cupy().ndarray(
+        values.shape,
+        values.dtype,
+        memptr=at,
+        strides=values.strides,
+    )
 
 
 def home_of(number: int, blocks: int, count: int) -> int:

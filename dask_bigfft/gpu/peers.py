@@ -112,7 +112,13 @@ class PeerCopies:
             if transport == "direct":
                 self._ends |= self._gpus.copy_aside(self.home, copies, events)
             else:
-                self._send(gpu, copies, size, message_dtype, by_host)
+                self._send(
+                    gpu,
+                    copies,
+                    size,
+                    message_dtype,
+                    by_host,
+                )
             event = "peer_host" if by_host else "peer_direct"
             transfers = 2 if by_host else 1
             nbytes = transfers * size * message_dtype.itemsize
@@ -156,12 +162,23 @@ class PeerCopies:
             unpacking: list[ArrayCopy] = []
             packed_parts = _dense_parts(message, arrays)
             arrived_parts = _dense_parts(arrived, arrays)
-            parts = zip(arrays, packed_parts, arrived_parts, strict=True)
+            parts = zip(
+                arrays,
+                packed_parts,
+                arrived_parts,
+                strict=True,
+            )
             for (values, place, conjugate), packed_part, arrived_part in parts:
                 packing.append((values, packed_part, False))
                 unpacking.append((arrived_part, place, conjugate))
             self._gpus.copy(source, packing)
-            self._gpus.send(source, message, self.home, arrived, by_host)
+            self._gpus.send(
+                source,
+                message,
+                self.home,
+                arrived,
+                by_host,
+            )
             self._gpus.copy(self.home, unpacking)
             self._gpus.join((source, self.home))  # before the messages are freed
 
@@ -194,11 +211,22 @@ class GpuTable:
         The new array.
     """
 
-    def __init__(self, copies: PeerCopies, shape: Any, dtype: Any, zeros: bool = False) -> None:
+    def __init__(
+        self,
+        copies: PeerCopies,
+        shape: Any,
+        dtype: Any,
+        zeros: bool = False,
+    ) -> None:
         self.copies = copies
         self.home = copies.home
         self.run = copies.run
-        self.target = gpus().empty(self.home, shape, dtype, zeros)
+        self.target = gpus().empty(
+            self.home,
+            shape,
+            dtype,
+            zeros,
+        )
         copies.begun = gpus().now(self.home) if copies.aside else None
 
     def extend(self, sources: Sequence[Any], which: np.ndarray, rows: Segments) -> None:

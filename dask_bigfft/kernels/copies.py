@@ -229,7 +229,14 @@ class CopyTable:
         to = self.target.dtype
         for dtype, conjugate, table in self._tables:
             if not pays((dtype, to)):
-                _copy_by_numpy(table, low, high, origin, (dtype, to), conjugate)
+                _copy_by_numpy(
+                    table,
+                    low,
+                    high,
+                    origin,
+                    (dtype, to),
+                    conjugate,
+                )
                 continue
             _copy_rows(
                 table,
@@ -255,7 +262,12 @@ def copy_array(target: np.ndarray, source: np.ndarray) -> None:
     if target.dtype.kind != "c" and source.dtype.kind == "c":
         source = source.real
     pair = dtype, to = source.dtype, target.dtype
-    row = _row(pair, source.shape, source.strides, target.strides)
+    row = _row(
+        pair,
+        source.shape,
+        source.strides,
+        target.strides,
+    )
     reached = pays(pair, 1, target.nbytes)
     if row is None or not source.flags.aligned or not source.size or not reached:
         target[...] = source
@@ -263,19 +275,36 @@ def copy_array(target: np.ndarray, source: np.ndarray) -> None:
     table = row.copy()
     table[0, 0] = source.__array_interface__["data"][0]
     table[0, 1] = target.__array_interface__["data"][0]
-    _copy_rows(table, source.ndim, 0, _ALL, 0, _like(dtype), _like(to), None)
+    _copy_rows(
+        table,
+        source.ndim,
+        0,
+        _ALL,
+        0,
+        _like(dtype),
+        _like(to),
+        None,
+    )
 
 
 @lru_cache(maxsize=1024)  # the tiles of a block are alike
 def _row(
-    pair: Pair, counts: tuple[int, ...], from_: tuple[int, ...], into: tuple[int, ...]
+    pair: Pair,
+    counts: tuple[int, ...],
+    from_: tuple[int, ...],
+    into: tuple[int, ...],
 ) -> np.ndarray | None:
     """Return a table of one copy without addresses, None if the compiled copy does not take it."""
     size, item = (dtype.itemsize for dtype in pair)
     if pair not in COMPILED or any(stride % size for stride in (*from_, *into)):
         return None
     row = [0, 0, -1, 0, 0]
-    for n, s, t in zip(counts, from_, into, strict=True):
+    for n, s, t in zip(
+        counts,
+        from_,
+        into,
+        strict=True,
+    ):
         row += (n, s // size, t // item)
     return np.array([row], np.int64)
 
@@ -294,7 +323,12 @@ def _copy_by_numpy(
     item = to.itemsize
     source_strides = (table[:, HEAD + 1 :: 3] * size).tolist()
     target_strides = (table[:, HEAD + 2 :: 3] * item).tolist()
-    for row, steps, strides in zip(table.tolist(), source_strides, target_strides, strict=True):
+    for row, steps, strides in zip(
+        table.tolist(),
+        source_strides,
+        target_strides,
+        strict=True,
+    ):
         from_, into, along, first, step = row[:HEAD]
         counts = row[HEAD::3]
         begin = max(low - first, 0)
@@ -306,8 +340,22 @@ def _copy_by_numpy(
         if end <= begin or (along < 0 and begin > 0):
             continue
         into += (first + begin - origin) * step * item
-        values = np.asarray(_Memory(dtype, from_, counts, steps))
-        place = np.asarray(_Memory(to, into, counts, strides))
+        values = np.asarray(
+            _Memory(
+                dtype,
+                from_,
+                counts,
+                steps,
+            )
+        )
+        place = np.asarray(
+            _Memory(
+                to,
+                into,
+                counts,
+                strides,
+            )
+        )
         if conjugate:
             np.conjugate(values, out=place)
         else:
@@ -336,7 +384,18 @@ class _Memory:
 
 
 def strided_view(
-    array: np.ndarray, start: int, counts: Sequence[int], strides: Sequence[int]
+    array: np.ndarray,
+    start: int,
+    counts: Sequence[int],
+    strides: Sequence[int],
 ) -> np.ndarray:
     """Return a view of an array's memory that begins `start` bytes after its first element."""
-    return np.asarray(_Memory(array.dtype, array.ctypes.data + start, counts, strides, array))
+    return np.asarray(
+        _Memory(
+            array.dtype,
+            array.ctypes.data + start,
+            counts,
+            strides,
+            array,
+        )
+    )

@@ -83,7 +83,15 @@ class ShardView:
         sources = self.block.source_list
         columns = self.places.tolist(), self.numbers.tolist(), self.starts.tolist()
         for place, number, start in zip(*columns, strict=True):
-            yield tuple(place), strided_view(sources[number], start, self.shape, self.strides)
+            yield (
+                tuple(place),
+                strided_view(
+                    sources[number],
+                    start,
+                    self.shape,
+                    self.strides,
+                ),
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +174,13 @@ class SegmentedView:
                 own = list(digits)
                 cuts.append(boxes.rows_within(lows[own], highs[own]))
             if all(len(rows) for rows, _, _ in cuts):
-                yield from self._shards_of_boxes(part, lows, memory, cuts, conjugate)
+                yield from self._shards_of_boxes(
+                    part,
+                    lows,
+                    memory,
+                    cuts,
+                    conjugate,
+                )
 
     def _shards_of_boxes(
         self,
@@ -184,13 +198,23 @@ class SegmentedView:
         count = math.prod(sizes)
         choices = np.unravel_index(np.arange(count), sizes)
         combination = np.zeros(count, np.int64)
-        for axis_memory, (rows, _, _), choice in zip(memory, cuts, choices, strict=True):
+        for axis_memory, (rows, _, _), choice in zip(
+            memory,
+            cuts,
+            choices,
+            strict=True,
+        ):
             combination += axis_memory.combinations[rows[choice]]
         which = self._number_of_combination[combination]
         form = self._stride_form[which]
         lows, counts, steps = np.zeros((3, count, len(part)), np.int64)
         starts = np.zeros(count, np.int64)
-        for axis_memory, (rows, low, high), choice in zip(memory, cuts, choices, strict=True):
+        for axis_memory, (rows, low, high), choice in zip(
+            memory,
+            cuts,
+            choices,
+            strict=True,
+        ):
             chosen_rows = rows[choice]
             own_steps = axis_memory.steps[form, chosen_rows]
             distances = (low - axis_memory.lows[rows])[choice]
@@ -261,7 +285,12 @@ class SegmentedView:
             memory = []
             first_dim = 0
             weight = len(self._number_of_combination)
-            for boxes, digits, names in zip(axes, self.digits, self._block_names, strict=True):
+            for boxes, digits, names in zip(
+                axes,
+                self.digits,
+                self._block_names,
+                strict=True,
+            ):
                 side = boxes.sides[0]
                 weight //= len(names)
                 own_strides = strides[:, first_dim : first_dim + side.starts.shape[1]]

@@ -58,7 +58,12 @@ def refuse_wrapped(values: Any, index: tuple[int, ...]) -> None:
         allowed = "a dense array, as a.map_blocks(lambda block: block.todense()) makes it"
     else:
         return
-    raise_invalid("a", text, allowed, kind=ArgumentTypeError)
+    raise_invalid(
+        "a",
+        text,
+        allowed,
+        kind=ArgumentTypeError,
+    )
 
 
 def plain_array(values: Any, index: tuple[int, ...]) -> Array:
@@ -75,12 +80,20 @@ def plain_array(values: Any, index: tuple[int, ...]) -> Array:
     except (RuntimeError, TypeError, ValueError) as error:
         kind = type(values).__qualname__
         raise_invalid(
-            "a", f"block {index} of type {kind}", f"arrays ({error})", kind=ArgumentTypeError
+            "a",
+            f"block {index} of type {kind}",
+            f"arrays ({error})",
+            kind=ArgumentTypeError,
         )
     if block.dtype.kind not in "biufc":
         allowed = "numbers in every block, as the dtype of the dask array declares them"
         text = f"block {index} of dtype {block.dtype}"
-        raise_invalid("a", text, allowed, kind=ArgumentTypeError)
+        raise_invalid(
+            "a",
+            text,
+            allowed,
+            kind=ArgumentTypeError,
+        )
     return block
 
 
@@ -94,7 +107,12 @@ def empty_like(like: Any, ndim: int, dtype: npt.DTypeLike) -> Any:
 def allocate_like(like: Any, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
     """Return memory for an array: on the current GPU if `like` is on one, else in the arena."""
     if is_on_gpu(like):
-        return np.empty_like(like, dtype, "C", shape=shape)
+        return np.empty_like(
+            like,
+            dtype,
+            "C",
+            shape=shape,
+        )
     return allocate(shape, np.dtype(dtype))
 
 
@@ -175,7 +193,13 @@ class BlockView:
     @classmethod
     def of(cls, array: Array, *, owned: bool = False, target: Array | None = None) -> "BlockView":
         """Return the view of a block that is one array."""
-        return cls(array.shape, array.dtype, array, owned=owned, target=target)
+        return cls(
+            array.shape,
+            array.dtype,
+            array,
+            owned=owned,
+            target=target,
+        )
 
     @property
     def in_place(self) -> bool:
@@ -248,7 +272,11 @@ class BlockView:
         return fill
 
     def tiles(
-        self, dim: int, width: int, out: Array | None, cuts: Iterable[slice] | None = None
+        self,
+        dim: int,
+        width: int,
+        out: Array | None,
+        cuts: Iterable[slice] | None = None,
     ) -> Iterator[tuple[slice, Array]]:
         """Yield slices along a dimension with their values, contiguous and free to overwrite.
 
@@ -263,7 +291,12 @@ class BlockView:
             # A repeat must not overwrite the results in `out`.
             place = out if not repeats and self._fits(out, len(self.shape)) else None
             whole = BlockView.of(self.gather(place), owned=True)
-            yield from whole.tiles(dim, width, out, cuts)
+            yield from whole.tiles(
+                dim,
+                width,
+                out,
+                cuts,
+            )
             return
         ahead = (slice(None),) * dim
         if self.array is not None and self.owned:

@@ -160,13 +160,28 @@ def _dimension_in_digits(pieces: Pieces, dim: int, length: int) -> _Dimension | 
         outer_radix = -(-(first + length) // int(steps[0]))
         radices = (outer_radix, *(steps[:-1] // steps[1:]).tolist())
         places = target.starts[:, dim] + first
-        lows = _values(places, pieces.counts[:, digits], radices, steps)
+        lows = _values(
+            places,
+            pieces.counts[:, digits],
+            radices,
+            steps,
+        )
         if lows is not None:
-            return _Dimension(digits, lows, radices, (first, first + length))
+            return _Dimension(
+                digits,
+                lows,
+                radices,
+                (first, first + length),
+            )
     return None
 
 
-def _values(places: Ints, counts: Ints, radices: Block, steps: Ints) -> Ints | None:
+def _values(
+    places: Ints,
+    counts: Ints,
+    radices: Block,
+    steps: Ints,
+) -> Ints | None:
     """Return the first values of digits of boxes at places; None if the boxes exceed the digits."""
     if (digit_weights(radices) != steps).any():
         return None
@@ -191,7 +206,13 @@ def _joined(boxes: Pieces, radices: Sequence[Block]) -> tuple[Pieces, list[Block
         for radix in radices_of_dim:
             low = boxes.lows[:, digit]
             high = boxes.highs[:, digit]
-            if new_radices and _follows(boxes, digits[-1], digit, highs[-1] - lows[-1], radix):
+            if new_radices and _follows(
+                boxes,
+                digits[-1],
+                digit,
+                highs[-1] - lows[-1],
+                radix,
+            ):
                 new_radices[-1] *= radix
                 digits[-1] = digit
                 lows[-1] = lows[-1] * radix + low
@@ -210,7 +231,13 @@ def _joined(boxes: Pieces, radices: Sequence[Block]) -> tuple[Pieces, list[Block
     return joined, joined_radices
 
 
-def _follows(boxes: Pieces, outer: int, digit: int, outer_counts: Ints, radix: int) -> bool:
+def _follows(
+    boxes: Pieces,
+    outer: int,
+    digit: int,
+    outer_counts: Ints,
+    radix: int,
+) -> bool:
     """Return whether all boxes are boxes of one digit in place of two neighbours, too.
 
     `outer_counts` are the values of the outer digit, which may have been joined before.
@@ -258,16 +285,35 @@ def mirror_boxes(radices: Block, end: int) -> tuple[tuple[Box, Block, Block], ..
     """
     digits = []
     for stride, radix in zip(digit_weights(radices).tolist(), radices, strict=True):
-        digits.append(Digit(0, stride, radix, radix))
+        digits.append(
+            Digit(
+                0,
+                stride,
+                radix,
+                radix,
+            )
+        )
     _, lows, highs = interval_table(np.array([0]), np.array([end]), radices)
     block = np.zeros(len(lows), np.int64)
-    side = Side(block, lows, np.ones_like(lows), tuple(range(len(radices))))
+    side = Side(
+        block,
+        lows,
+        np.ones_like(lows),
+        tuple(range(len(radices))),
+    )
     images = negated(Pieces(lows, highs, (side,)), digits)
     images = images.rows(np.flatnonzero((images.highs > 1).any(axis=1)))
     (side,) = images.sides
     starts = map(tuple, side.starts.tolist())
     steps = map(tuple, side.steps.tolist())
-    return tuple(zip(_boxes(images.lows, images.highs), starts, steps, strict=True))
+    return tuple(
+        zip(
+            _boxes(images.lows, images.highs),
+            starts,
+            steps,
+            strict=True,
+        )
+    )
 
 
 def _boxes(lows: Ints, highs: Ints) -> tuple[Box, ...]:

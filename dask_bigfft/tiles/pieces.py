@@ -56,12 +56,22 @@ class Side:
 
     def rows(self, rows: Ints | slice) -> "Side":
         """Return the side of some boxes."""
-        return Side(self.blocks[rows], self.starts[rows], self.steps[rows], self.dims)
+        return Side(
+            self.blocks[rows],
+            self.starts[rows],
+            self.steps[rows],
+            self.dims,
+        )
 
     def of_digits(self, digits: list[int]) -> "Side":
         """Return the side with its digits in another order; digits of one value may be left out."""
         dims = tuple([self.dims[digit] for digit in digits])
-        return Side(self.blocks, self.starts, self.steps[:, digits], dims)
+        return Side(
+            self.blocks,
+            self.starts,
+            self.steps[:, digits],
+            dims,
+        )
 
     def moved(self, rows: Ints, distances: Ints) -> "Side":
         """Return the side of some boxes, which begin some values later in each digit."""
@@ -70,7 +80,12 @@ class Side:
         offsets = distances * steps
         for digit, dim in enumerate(self.dims):
             starts[:, dim] += offsets[:, digit]
-        return Side(self.blocks[rows], starts, steps, self.dims)
+        return Side(
+            self.blocks[rows],
+            starts,
+            steps,
+            self.dims,
+        )
 
     @cached_property
     def distinct(self) -> tuple[list[int], Ints]:
@@ -199,7 +214,14 @@ def stacked(tables: Sequence[Pieces]) -> Pieces:
         blocks = np.concatenate([side.blocks for side in same_side])
         starts = np.concatenate([side.starts for side in same_side])
         steps = np.concatenate([side.steps for side in same_side])
-        sides.append(Side(blocks, starts, steps, same_side[0].dims))
+        sides.append(
+            Side(
+                blocks,
+                starts,
+                steps,
+                same_side[0].dims,
+            )
+        )
     lows = np.concatenate([table.lows for table in tables])
     highs = np.concatenate([table.highs for table in tables])
     return Pieces(lows, highs, tuple(sides))
@@ -283,7 +305,12 @@ def _stored_group(group: Group) -> Pieces:
     weights = digit_weights(sizes)
     starts = places[rows] + (lows @ weights - begins[rows]) * steps[rows]
     digit_steps = steps[rows, None] * weights
-    side = Side(chunks[rows], starts[:, None], digit_steps, (0,) * len(sizes))
+    side = Side(
+        chunks[rows],
+        starts[:, None],
+        digit_steps,
+        (0,) * len(sizes),
+    )
     return Pieces(lows, highs, (side,))
 
 

@@ -431,7 +431,12 @@ def merged(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
             outer = result.pop()
             size = outer.size * digit.size
             radix = outer.radix * digit.radix
-            digit = Digit(digit.stage, digit.stride, size, radix)
+            digit = Digit(
+                digit.stage,
+                digit.stride,
+                size,
+                radix,
+            )
         result.append(digit)
     return tuple(result)
 
@@ -485,7 +490,12 @@ def shared_layout_of(before: Layout, after: Layout, layout: Layout | None = None
     else:
         shared_axes = list(map(_shared_axis, before.axes, after.axes))
     axes = []
-    for axis, a, b in zip(shared_axes, before.axes, after.axes, strict=True):
+    for axis, a, b in zip(
+        shared_axes,
+        before.axes,
+        after.axes,
+        strict=True,
+    ):
         if axis is None or not _fits(axis, a) or not _fits(axis, b):
             return None
         if axis_components(a, b).count != axis.blocks:
@@ -557,7 +567,12 @@ def place_of(shared_layout: Layout, layout: Layout, block: Block) -> Place:
     shape: list[int] = []
     cuts: list[slice] = []
     order: list[int] = []
-    for shared_axis, axis, number in zip(shared_layout.axes, layout.axes, block, strict=True):
+    for shared_axis, axis, number in zip(
+        shared_layout.axes,
+        layout.axes,
+        block,
+        strict=True,
+    ):
         first_dim = len(shape)
         if not _has_same_dims(shared_axis, axis):
             ((low, high),) = axis.intervals(number)

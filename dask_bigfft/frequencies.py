@@ -14,7 +14,7 @@ from dask_bigfft.api.calls import transforms_by
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, raise_invalid
 from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.kernels.twiddle import index_of_places
-from dask_bigfft.planner.plan import Offsets, Plan, ShiftPlan
+from dask_bigfft.planner.plan import Offsets, Plan, shift_of
 from dask_bigfft.transforms.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.transforms.layout import Order, flat_digits
 from dask_bigfft.transforms.spec import parse_axes, parse_orders
@@ -182,12 +182,15 @@ def _plan_of(spectrum: da.Array) -> tuple[Plan | None, Offsets]:
     array = spectrum
     offsets: Offsets = {}
     source = origin(spectrum)
-    if source is not None and isinstance(source.plan, ShiftPlan) and source.plan.is_shift:
+    shift = None if source is None else shift_of(source.plan)
+    if source is not None and shift is not None:
         array = source.array
-        offsets = source.plan.offsets
+        offsets = shift
     source = origin(uncut(array))  # small blocks are cut after the transform, before a shift
     plan = None if source is None else source.plan
-    if not isinstance(plan, Plan) or (plan.spec.kind == "c2r" and plan.spec.sign > 0):
+    if plan is None or not plan.is_transform:
+        return None, offsets
+    if plan.spec.kind == "c2r" and plan.spec.sign > 0:
         return None, offsets
     return plan, offsets
 

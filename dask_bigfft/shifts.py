@@ -14,7 +14,15 @@ import numpy as np
 from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import applied
 from dask_bigfft.graph.layer import Origin, origin, transformed_array
-from dask_bigfft.planner.plan import Offsets, Plan, ShiftPlan, offsets_of, rolled, shifted_plan
+from dask_bigfft.planner.plan import (
+    Offsets,
+    Plan,
+    offsets_of,
+    rearranging_plan,
+    rolled,
+    shift_of,
+    shifted_plan,
+)
 from dask_bigfft.transforms.layout import Layout, plain_layout
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 
@@ -90,11 +98,11 @@ def _shifted(x: Any, axes: Any, up: int) -> da.Array:
         n = array.shape[axis]
         offsets[axis] = (n + up) // 2 % max(n, 1)
     source = origin(array)
-    if source is not None and isinstance(source.plan, Plan):
+    if source is not None and source.plan.is_transform:
         folded = _folded(array, source, source.plan, offsets)
         if folded is not None:
             return folded
-    elif source is not None and isinstance(source.plan, ShiftPlan) and source.plan.is_shift:
+    elif source is not None and shift_of(source.plan) is not None:
         array = source.array
         offsets = _summed(source.plan.result, offsets)
     return _rolled(array, _nonzero(offsets))
@@ -117,7 +125,7 @@ def _rolled(array: da.Array, offsets: Offsets) -> da.Array:
         result: da.Array = da.roll(array, shifts, list(offsets)).rechunk(array.chunks)
         return result
     source = plain_layout(array.shape, array.chunks)
-    return applied(array, ShiftPlan(source, rolled(source, offsets), array.dtype.str))
+    return applied(array, rearranging_plan(source, rolled(source, offsets), array.dtype.str))
 
 
 def _summed(layout: Layout, offsets: Offsets) -> dict[int, int]:

@@ -22,7 +22,7 @@ from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.graph.layer import origin, scratch_place, transformed_array
 from dask_bigfft.kernels.views import empty_like
 from dask_bigfft.memory.limits import configure_arena
-from dask_bigfft.planner.plan import Plan, ShiftPlan, shifted_plan
+from dask_bigfft.planner.plan import Plan, shift_of, shifted_plan
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
 from dask_bigfft.storage.sources import Reader, stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale, takes_axes
@@ -347,7 +347,7 @@ def plan_of_stored(
     return take_over(array, found)[1]
 
 
-def applied(array: Any, plan: Plan | ShiftPlan, place: Any = None) -> da.Array:
+def applied(array: Any, plan: Plan, place: Any = None) -> da.Array:
     """Return the lazy result of a plan on an array."""
     configure_arena()
     return transformed_array(array, plan, config.get("bigfft.exchange.carrier"), place=place)
@@ -374,9 +374,9 @@ def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
         Plan for this array.
     """
     found = origin(array)
-    if found is None or not isinstance(found.plan, ShiftPlan) or not found.plan.is_shift:
+    offsets = None if found is None else shift_of(found.plan)
+    if found is None or offsets is None:
         return array, plan
-    offsets = found.plan.offsets
     groups = [plan.source.axes[axis].groups for axis in offsets]
     whole = all(len(g) == 1 and g[0].bounds[-1] == g[0].size for g in groups)
     if plan.overwrite or not whole:

@@ -45,8 +45,7 @@ from dask_bigfft.graph.carriers import (
     shuffles_of,
 )
 from dask_bigfft.graph.tasks import PlanRun
-from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
-from dask_bigfft.planner.plan_data import SharedAxis
+from dask_bigfft.planner.plan_data import Operand, PlanData, SharedAxis
 from dask_bigfft.transforms.rounds import shared_blocks
 
 Function = Callable[..., Any]
@@ -71,7 +70,7 @@ class Builder:
     ----------
     graph : dict
         Graph to which tasks are added.
-    plan : Plan, ShiftPlan or FilterPlan
+    plan : PlanData
         Plan of the tasks.
     names : list of Names
         Names of the tasks, by exchange.
@@ -85,7 +84,7 @@ class Builder:
     def __init__(
         self,
         graph: Graph,
-        plan: Plan | ShiftPlan | FilterPlan,
+        plan: PlanData,
         names: list[Names],
         carrier: str,
         wanted: bool,
@@ -130,23 +129,27 @@ class Builder:
             return self.add_sources(disk.write_source, -1, names("pack", 0), source)
         return source
 
-    def add_sources(self, function: Function, number: int, name: str, *source: str) -> str:
-        """Add the tasks of the plan's source blocks, which may read an array; return their name."""
+    def add_sources(self, function: Function, number: int, name: str, source: str) -> str:
+        """Add the tasks of the plan's source blocks, which read an array; return their name."""
         self.number, self.name = number, name
         for block in self.plan.exchanges[0].source.indices():
-            self._task(block, function, *(block_ref(array, block) for array in source))
+            self._task(block, function, block_ref(source, block))
         return name
 
-    def add_filter(self, plan: FilterPlan) -> None:
-        """Add the tasks of a filter."""
-        names = Names(self.names_of[plan.used_in].token, f"filter{plan.axis}_")
+    def add_operand(self, operand: Operand) -> None:
+        """Add the tasks of an operand."""
+        plan, axis = operand.plan, operand.axis
+        names = Names(self.names_of[operand.number].token, f"filter{axis}_")
         names_of = [names] * len(plan.exchanges)
         builder = Builder(self.graph, plan, names_of, self.carrier, self.wanted)
-        builder.start(f"{names.token}-filter{plan.axis}", "")
-        name = builder.add_sources(tasks.generate_filter, 0, names("round", 0))
+        builder.start(f"{names.token}-filter{axis}", "")
+        builder.number, builder.name = 0, names("round", 0)
+        for block in plan.source.indices():
+            builder._task(block, tasks.generate_filter, operand.values)
+        name = builder.name
         for number in range(1, len(plan.exchanges)):
             name = builder.add(number, name)
-        self.filters.setdefault(plan.used_in, {})[plan.axis] = name
+        self.filters.setdefault(operand.number, {})[axis] = name
 
     def add(self, number: int, before: str) -> str:
         """Add an exchange of the blocks `before` and its round; return the name of its blocks."""
@@ -360,18 +363,18 @@ def _is_copy(shards: ExchangeMap, block: Block, source: Block) -> bool:
     return shards.source.shape(source) == shards.target.shape(block) == shape
 
 
-def _names(plan: Plan | ShiftPlan, token: str) -> Names:
-    return Names(token, f"{plan.part}_" if isinstance(plan, ShiftPlan) else "")
+def _names(plan: PlanData, token: str) -> Names:
+    return Names(token, "" if plan.is_transform else f"{plan.spec.name}_")
 
 
-def output_name(plan: Plan | ShiftPlan, token: str) -> str:
+def output_name(plan: PlanData, token: str) -> str:
     """Return the name of the result's blocks."""
     names = _names(plan, token)
     return names("round", len(plan.rounds) - 1) if plan.ends_in_round else names("unpack")
 
 
 def build_graph(
-    plan: Plan | ShiftPlan,
+    plan: PlanData,
     token: str,
     source: str,
     carrier: str,
@@ -385,7 +388,7 @@ def build_graph(
 
     Parameters
     ----------
-    plan : Plan or ShiftPlan
+    plan : PlanData
         Plan of the tasks.
     token : str
         Unique part of the task names.
@@ -405,7 +408,7 @@ def build_graph(
         Parts of the source array's blocks, if blocks on GPUs are still to be cut.
     """
     on_disk = carrier == "disk"
-    if on_disk and place is not None and place.rows is None and isinstance(plan, Plan):
+    if on_disk and place is not None and place.rows is None and plan.from_rows:
         plan = replace(plan, from_rows=False)  # not in files here
     graph: Graph = {}
     if carrier.startswith(ON_GPUS):
@@ -425,8 +428,8 @@ def build_graph(
         graph[shared] = DataNode(shared, PlanRun(known.plan, known.token))
     alone = alone and known is None and not plan.inside
     builder = Builder(graph, plan, names, carrier, wanted, alone, place)
-    for part in filter_plans(plan) if isinstance(plan, Plan) else ():
-        builder.add_filter(part)
+    for operand in plan.operands:
+        builder.add_operand(operand)
     before = builder.start(token, source)
     for number in range(len(plan.exchanges)):
         before = builder.add(number, before)

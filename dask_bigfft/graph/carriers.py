@@ -31,8 +31,8 @@ from dask_bigfft.events import current_worker, emit, running_client, uses_cluste
 from dask_bigfft.exchange.packing import packed, shard_checksum
 from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked, put_together, reported
 from dask_bigfft.kernels.views import is_on_gpu
-from dask_bigfft.planner.plan import Plan, ShiftPlan
-from dask_bigfft.planner.plan_data import Exchange
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan_data import Exchange, PlanData
 from dask_bigfft.planner.seconds import shuffled
 from dask_bigfft.transforms.rounds import AxisComponents, axis_components
 
@@ -153,7 +153,7 @@ class Known:
     plan: Plan
     token: str
 
-    def shared(self, plan: Plan | ShiftPlan) -> int:
+    def shared(self, plan: PlanData) -> int:
         """Return the number of first rounds that a plan of the same source shares with this one."""
         if self.plan.source != plan.source or self.plan.inside:
             return 0
@@ -184,14 +184,14 @@ def p2p() -> Any:
     return p2p
 
 
-def resolved(carrier: str, plan: Plan | ShiftPlan, travelled: bool) -> str:
+def resolved(carrier: str, plan: PlanData, travelled: bool) -> str:
     """Return the carrier for tasks that are built now.
 
     Parameters
     ----------
     carrier : str
         Requested carrier, as in a `PlanLayer`.
-    plan : Plan or ShiftPlan
+    plan : PlanData
         Plan of the tasks.
     travelled : bool
         Whether the graph has been sent to another process.

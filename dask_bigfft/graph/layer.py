@@ -54,7 +54,7 @@ from dask_bigfft.graph.in_place import assembled
 from dask_bigfft.graph.paused import watch_cluster, watch_scheduler
 from dask_bigfft.graph.tasks import PlanRun
 from dask_bigfft.kernels.views import empty_like, is_on_gpu
-from dask_bigfft.planner.plan import Plan, ShiftPlan
+from dask_bigfft.planner.plan import Plan
 
 #: Minimum number of blocks for which dask's ordering takes longer than the extra dependencies.
 MANY = 512
@@ -98,16 +98,13 @@ def _part(block: Any, cut: tuple[slice, ...], *_: Any) -> Any:
     return block[cut]
 
 
-AnyPlan = Plan | ShiftPlan
-
-
 @dataclass(frozen=True)
 class TransformRecipe:
     """Recipe for the tasks of one plan, which a layer or an expression holds.
 
     Parameters
     ----------
-    plan : Plan or ShiftPlan
+    plan : Plan
         Plan of the tasks.
     carrier : str
         ``"auto"``, ``"shared"``, ``"tasks"``, ``"p2p"`` or ``"disk"``.
@@ -119,7 +116,7 @@ class TransformRecipe:
         Parts of the source array's blocks, if blocks on GPUs are still to be cut.
     """
 
-    plan: AnyPlan
+    plan: Plan
     carrier: str
     travelled: bool = False
     place: ScratchPlace | None = None
@@ -178,8 +175,6 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
 
     def __repr__(self) -> str:
         plan = self.plan
-        if isinstance(plan, ShiftPlan):
-            return f"PlanLayer<{plan.offsets}>"
         return f"PlanLayer<{plan.spec.name}, {plan.notation}>"
 
     @property
@@ -250,13 +245,12 @@ def gpus_of(x: da.Array) -> int:
     return len(set(map(gpus().home, blocks))) if held else max(1, dispatch.device_count())
 
 
-def scratch_place(plan: AnyPlan) -> ScratchPlace:
+def scratch_place(plan: Plan) -> ScratchPlace:
     """Return the location of a plan's scratch files according to the settings."""
     directory, sync = config.get("bigfft.scratch.directory"), config.get("bigfft.scratch.sync")
-    if isinstance(plan, ShiftPlan):
-        return ScratchPlace(directory, "", sync, needed=sum(e.nbytes for e in plan.exchanges))
     forecast = plan.expected
-    return ScratchPlace(directory, "", sync, False, forecast.scratch, forecast.peak_host)
+    memory = forecast.peak_host if plan.is_transform else None
+    return ScratchPlace(directory, "", sync, False, forecast.scratch, memory)
 
 
 def _attempt(place: ScratchPlace | None) -> tuple[ScratchPlace, ...]:
@@ -271,7 +265,7 @@ def _attempt(place: ScratchPlace | None) -> tuple[ScratchPlace, ...]:
 
 def transformed_array(
     x: da.Array,
-    plan: AnyPlan,
+    plan: Plan,
     carrier: str,
     known: Known | None = None,
     place: ScratchPlace | None = None,
@@ -283,7 +277,7 @@ def transformed_array(
     GPU unless another carrier is requested. Tiny blocks are merged before the plan and cut after
     it.
     """
-    if isinstance(plan, Plan) and (plan.incoming is not None or plan.outgoing is not None):
+    if plan.incoming is not None or plan.outgoing is not None:
         merged = _rechunked(x, plan.core.chunks_in)
         core = transformed_array(merged, plan.core, carrier, known, place)
         return cut_blocks(core, plan.chunks)
@@ -292,10 +286,10 @@ def transformed_array(
         if carrier == "auto":
             transport = config.get("bigfft.gpu.peer-transport")
             carrier = "tasks" if transport == "none" else ON_GPUS + transport
-        if isinstance(plan, Plan) and carrier.startswith(ON_GPUS):
+        if plan.is_transform and carrier.startswith(ON_GPUS):
             cuts = cuts_of(x.chunks, plan.chunks_in)
-        x = cut_blocks(x, plan.chunks_in) if isinstance(plan, Plan) and cuts is None else x
-    elif isinstance(plan, Plan) and plan.storage == "disk":
+        x = cut_blocks(x, plan.chunks_in) if plan.is_transform and cuts is None else x
+    elif plan.storage == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:
         place = scratch_place(plan)
@@ -327,7 +321,7 @@ class Origin:
     """
 
     array: da.Array
-    plan: AnyPlan
+    plan: Plan
     carrier: str
     known: Known | None
     layer: PlanLayer | None = None
@@ -353,11 +347,10 @@ def origin(x: da.Array) -> Origin | None:
     layers, edges = dict(graph.layers), dict(graph.dependencies)
     del layers[x.name], edges[x.name]
     chunks = tuple(axis.groups[0].chunks for axis in plan.source.axes)
-    dtype = plan.dtype if isinstance(plan, ShiftPlan) else plan.spec.dtype
-    meta = np.empty_like(x._meta, np.dtype(dtype), shape=(0,) * len(chunks))
+    meta = np.empty_like(x._meta, np.dtype(plan.spec.dtype), shape=(0,) * len(chunks))
     array = da.Array(HighLevelGraph(layers, edges), layer.source, chunks, meta=meta)
-    known = Known(plan, layer.token) if isinstance(plan, Plan) else None
-    return Origin(array, plan, layer.recipe.carrier, layer.known or known, layer)
+    known = layer.known or Known(plan, layer.token)
+    return Origin(array, plan, layer.recipe.carrier, known, layer)
 
 
 def uncut(x: da.Array) -> da.Array:
@@ -400,7 +393,7 @@ def transforms_in(collection: Any) -> dict[str, Plan]:
     graph = collection.__dask_graph__()
     found: dict[str, Plan] = {}
     for layer in getattr(graph, "layers", {"": graph}).values():
-        if isinstance(layer, PlanLayer) and isinstance(layer.plan, Plan):
+        if isinstance(layer, PlanLayer) and layer.plan.is_transform:
             found[layer.token] = layer.plan
             if layer.known is not None:  # the first rounds may belong to it
                 found[layer.known.token] = layer.known.plan
@@ -415,8 +408,8 @@ def plans_among(tasks: Iterable[tuple[Any, Any]]) -> dict[str, Plan]:
     for key, fused_task in tasks:
         for _, task in unfused(key, fused_task):
             run = run_of(task)
-            if run is not None and isinstance(run.plan, Plan):
-                plans[run.token] = run.plan
+            if run is not None and run.plan.is_transform:
+                plans[run.token] = cast("Plan", run.plan)
     return plans
 
 

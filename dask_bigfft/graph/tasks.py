@@ -56,8 +56,8 @@ from dask_bigfft.kernels.views import (
 )
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory.limits import configure_arena
-from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
-from dask_bigfft.planner.plan_data import Exchange
+from dask_bigfft.planner.plan_data import Exchange, PlanData
+from dask_bigfft.transforms.steps import Chirp
 
 Indices = tuple[Block, ...]
 
@@ -72,11 +72,11 @@ ViewMaker = Callable[[], BlockView]
 
 
 class PlanRun:
-    """Plan, filter or shift where it is executed.
+    """Plan where it is executed.
 
     Parameters
     ----------
-    plan : Plan, FilterPlan or ShiftPlan
+    plan : PlanData
         Plan that is executed.
     token : str
         Token of the plan in task names and events.
@@ -85,7 +85,7 @@ class PlanRun:
     #: Maximum number of bytes that the arena keeps for this run; None leaves it to the settings.
     arena_most: int | None = None
 
-    def __init__(self, plan: Plan | FilterPlan | ShiftPlan, token: str = "") -> None:
+    def __init__(self, plan: PlanData, token: str = "") -> None:
         self.plan, self.token = plan, token
         self._maps: dict[int, ExchangeMap] = {}
         self._lock = threading.Lock()
@@ -94,8 +94,7 @@ class PlanRun:
         return PlanRun, (self.plan, self.token)
 
     def __dask_tokenize__(self) -> tuple[str, str, str]:
-        plan = self.plan.in_full if isinstance(self.plan, Plan) else repr(self.plan)
-        return "dask_bigfft.PlanRun", plan, self.token
+        return "dask_bigfft.PlanRun", self.plan.in_full, self.token
 
     @cached_property
     def library(self) -> FFTLibrary:
@@ -501,7 +500,7 @@ def _where_it_lies(
     view = BlockView.of(values, target=into if after is None else values)
     if after is None:
         return run.finish(number, block, lambda: view, filters, spent)
-    if isinstance(run.plan, Plan) and number + 1 == len(run.plan.exchanges):
+    if number + 1 == len(run.plan.exchanges):
         left = in_place.view_in(common.array, after, run.plan.result, block)
         in_place.advance(run.token, in_place.RESULT, (left,))
 
@@ -570,14 +569,15 @@ def put_together(
 
 
 @block_task
-def generate_filter(run: PlanRun, number: int, block: Block, filters: Filters) -> Array:
-    """Return a block of a Bluestein filter after its first round."""
+def generate_filter(
+    run: PlanRun, number: int, block: Block, filters: Filters, chirp: Chirp
+) -> Array:
+    """Return a block of a Bluestein filter after its first round, given the filter's values."""
     plan = run.plan
-    assert isinstance(plan, FilterPlan)
     axis = plan.rounds[0].source.axes[0]
     places = axis_index(axis, block[0], 0)
     padded = math.prod(digit.radix for digit in axis.digits)
-    chirp, shape, dtype = plan.chirp, axis.shape(block[0]), np.dtype(plan.dtypes[0])
+    shape, dtype = axis.shape(block[0]), np.dtype(plan.dtypes[0])
 
     def incoming() -> BlockView:
         numbers = chirp.length, chirp.sign, dtype, chirp.step, chirp.offset
@@ -616,11 +616,14 @@ def transform_on_gpus(
     """
     _refuse_cluster(run.token, False)
     plan, filters = run.plan, dict[int, dict[int, Any]]()
-    for part in filter_plans(plan) if isinstance(plan, Plan) else ():
-        alone = PlanRun(part, run.token)
-        spectra = {b: generate_filter(alone, 0, b, ()) for b in part.rounds[0].target.indices()}
+    for operand in plan.operands:
+        alone = PlanRun(operand.plan, run.token)
+        spectra = {
+            block: generate_filter(alone, 0, block, (), operand.values)
+            for block in operand.plan.rounds[0].target.indices()
+        }
         spectra = _transformed(alone, spectra, transport, {}, 1)
-        filters.setdefault(part.used_in, {})[part.axis] = spectra
+        filters.setdefault(operand.number, {})[operand.axis] = spectra
     found = {index: blocks[number][cut] for index, number, cut in parts}
     return _transformed(run, found, transport, filters)
 

@@ -2,9 +2,9 @@
 
 ::
 
-    plan_data        the data of a plan, the Request, the Machine, exchanges, and shared
-                     buffers of blocks
-    plan             Plan (for users), plans of filters and shifts, phases (of a report)
+    plan_data        the data of a plan, its operands (plans of Bluestein filters), the Request, the
+                     Machine, exchanges, and shared buffers of blocks
+    plan             Plan (for users), plans that only rearrange, phases (of a report)
     strategies       one loop over named strategies: the blocks to search plans for, and the steps
                      that follow; merging of tiny blocks
     search           search -> candidates (digits and steps of an axis) -> layouts (blocks),

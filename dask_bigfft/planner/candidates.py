@@ -19,7 +19,6 @@ from dask_bigfft.planner.plan_data import (
     Machine,
     Request,
     block_dtypes,
-    flattened,
     largest_block,
     written_in_order,
 )
@@ -31,7 +30,14 @@ from dask_bigfft.transforms.factors import (
     smooth_length,
     transposed_digits,
 )
-from dask_bigfft.transforms.layout import AxisLayout, Group, Layout, NoCommonDigits, plain_layout
+from dask_bigfft.transforms.layout import (
+    AxisLayout,
+    Group,
+    Layout,
+    NoCommonDigits,
+    flattened,
+    plain_layout,
+)
 from dask_bigfft.transforms.rounds import Round, exchange_shape
 from dask_bigfft.transforms.spec import TransformSpec
 from dask_bigfft.transforms.steps import AxisProgram, axis_program

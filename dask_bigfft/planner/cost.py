@@ -300,7 +300,7 @@ def _peak_in_memory(plan: PlanData) -> int:
     if plan.writing != BY_CALLER:
         result_blocks = math.prod(map(len, plan.chunks))
         peaks[-1] += min(plan.machine.threads, result_blocks) * _writing_nbytes(plan)
-    return math.ceil(max(peaks) + filter_bytes(plan)) + merging(plan).nbytes
+    return math.ceil(max(peaks) + operand_bytes(plan)) + merging(plan).nbytes
 
 
 def _works_in_shared(plan: PlanData, number: int) -> bool:
@@ -542,7 +542,7 @@ def _peak_on_disk(plan: PlanData) -> int:
             peaks.append(_peak_of_reading(plan, number))
             peaks.append(result + written)
         block = result
-    one_filter = filter_bytes(plan) // 2  # a spectrum, whole, while its blocks are waited for
+    one_filter = operand_bytes(plan) // 2  # a spectrum, whole, while its blocks are waited for
     tiles = min(last, _tiles_nbytes(plan))
     task = max(peaks) + min(CODEC, plan.stored.decoded // 2)
     return plan.machine.threads * task + last + tiles + one_filter + merging(plan).nbytes
@@ -585,16 +585,14 @@ def scratch_bytes(plan: PlanData) -> int:
     for exchange, moves in zip(plan.exchanges, plan.moves, strict=True):
         spilled.append(exchange.shard_nbytes if moves else 0)
     spilled.append(0)
-    return max(map(sum, itertools.pairwise(spilled))) + filter_bytes(plan)
+    return max(map(sum, itertools.pairwise(spilled))) + operand_bytes(plan)
 
 
-def filter_bytes(plan: PlanData) -> int:
-    """Return the bytes of the spectra of all Bluestein filters."""
-    itemsize = plan.spec.work_dtype.itemsize
+def operand_bytes(plan: PlanData) -> int:
+    """Return the bytes of the operands of products, which are made twice as large on the way."""
     nbytes = 0
-    for program in plan.programs:
-        if program.bluestein:
-            nbytes += 2 * math.prod(program.factors) * itemsize
+    for operand in plan.operands:
+        nbytes += 2 * operand.plan.spec.nbytes
     return nbytes
 
 

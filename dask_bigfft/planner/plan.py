@@ -1,9 +1,8 @@
-"""`Plan`, with its forecast, explanation and drawing; plans of filters and shifts; merging."""
+"""`Plan`, with its forecast, explanation and drawing; plans of shifts, and inside the input."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
@@ -11,19 +10,15 @@ from dask_bigfft.errors import parse_count, parse_type
 from dask_bigfft.planner.cost import forecast, with_forecast
 from dask_bigfft.planner.explain import draw, explain, in_a_line, summary
 from dask_bigfft.planner.plan_data import (
-    Exchange,
     Forecast,
     Machine,
     PlanData,
-    SharedLayouts,
-    no_shared_layouts,
 )
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.seconds import flops
-from dask_bigfft.planner.tile_plan import AS_IS
 from dask_bigfft.transforms.layout import AxisLayout, Layout
-from dask_bigfft.transforms.rounds import Round, transformed
-from dask_bigfft.transforms.steps import AxisProgram, Chirp, Step, axis_program
+from dask_bigfft.transforms.rounds import Round
+from dask_bigfft.transforms.spec import rearranged_spec
 
 #: Bytes of shards that a worker's shuffles hold in memory by distributed's defaults.
 SHUFFLE_BUFFERS = (1 << 30) + (100 << 20)
@@ -79,124 +74,11 @@ class Plan(PlanData):
     _repr_html_ = draw
 
 
-class CpuPlan:
-    """Base of plans without choices: the CPU computes their rounds, in memory of their own."""
-
-    machine = Machine()
-    device_memory_limit = None
-    settings = AS_IS
-    overwrite = False
-    inside = False
-    from_rows = False
-    assembles = False
-    ends_in_round = False
-    device: Literal["cpu"] = "cpu"
-    shares: tuple[float, ...] = ()
-    rounds: tuple[Round, ...]
-    dtype: str
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """Dtype of the blocks before and after each round, and of those without rounds."""
-        return (self.dtype,) * max(1, 2 * len(self.rounds))
-
-    @cached_property
-    def exchanges(self) -> tuple[Exchange, ...]:
-        """The exchanges of the plan."""
-        raise NotImplementedError
-
-    @property
-    def shared_layouts(self) -> SharedLayouts:
-        """No shared buffers."""
-        return no_shared_layouts(len(self.exchanges), len(self.rounds))
-
-    @property
-    def moves(self) -> tuple[bool, ...]:
-        """For each exchange, whether anything travels."""
-        return tuple(not exchange.local for exchange in self.exchanges)
-
-
-@dataclass(frozen=True)
-class FilterPlan(CpuPlan):
-    """Rounds that make the spectrum of the filter of one axis.
-
-    Parameters
-    ----------
-    axis : int
-        Axis of the array that the filter belongs to.
-    chirp : Chirp
-        The filter.
-    rounds : tuple of Round
-        Rounds of a one-dimensional array. The last one has the blocks of the axis.
-    used_in : int
-        Number of the plan's round that convolves (from 0).
-    dtype, kernel, verify : str
-        Dtype of the blocks, FFT library, and checks.
-    """
-
-    axis: int
-    chirp: Chirp
-    rounds: tuple[Round, ...]
-    used_in: int
-    dtype: str
-    kernel: str
-    verify: str = "none"
-
-    @cached_property
-    def exchanges(self) -> tuple[Exchange, ...]:
-        """The exchange before each round; the one before the first is never made."""
-        exchanges = []
-        source = self.rounds[0].source
-        for round_ in self.rounds:
-            exchanges.append(Exchange(source, round_.source, self.dtype, self.dtype))
-            source = round_.target
-        return tuple(exchanges)
-
-
-def filter_plans(plan: Plan) -> tuple[FilterPlan, ...]:
-    """Return the filters of the axes that use Bluestein's algorithm."""
-    return tuple(_filter_plan(plan, program) for program in plan.programs if program.bluestein)
-
-
-def _filter_plan(plan: Plan, program: AxisProgram) -> FilterPlan:
-    """Return the plan of the filter of an axis, in the blocks of its forward FFTs."""
-    count = len(program.factors)
-    forward_steps = program.steps[:count]
-    plain_program = axis_program(0, program.length, program.factors, bluestein=True)
-    rounds = []
-    used_in = 0
-    for step, plain_step in zip(forward_steps, plain_program.steps[:count], strict=True):
-        used_in = next(i for i, round_ in enumerate(plan.rounds) if step in round_.steps)
-        layout = Layout((plan.rounds[used_in].source.axes[program.axis],))
-        filter_steps = (_forward(plain_step),)
-        rounds.append(Round(filter_steps, layout, transformed(layout, filter_steps)))
-    chirp = forward_steps[-1].convolve
-    assert chirp is not None
-    return FilterPlan(
-        axis=program.axis,
-        chirp=chirp,
-        rounds=tuple(rounds),
-        used_in=used_in,
-        dtype=plan.spec.work_dtype.str,
-        kernel=plan.kernel,
-        verify=plan.verify,
-    )
-
-
-def _forward(step: Step) -> Step:
-    """Return the forward FFT of a step, with its twiddle but without chirp and convolution."""
-    if step.convolve is None:
-        return replace(step, chirp_in=None, chirp_out=None)
-    target = replace(step.source, stage=1)  # only its size matters after the last round
-    return replace(step, target=target, convolve=None, twiddle=None, chirp_in=None, chirp_out=None)
-
-
 Offsets = Mapping[int, int]
 
 
-@dataclass(frozen=True)
-class ShiftPlan(CpuPlan):
-    """One exchange that stores some axes in another order, without rounds.
+def rearranging_plan(source: Layout, result: Layout, dtype: str, name: str = "shift") -> Plan:
+    """Return the plan of one exchange that stores some axes in another order, without rounds.
 
     Parameters
     ----------
@@ -204,38 +86,37 @@ class ShiftPlan(CpuPlan):
         Blocks before and after. A shift cuts both alike and gives the result's axes offsets.
     dtype : str
         Dtype of the elements.
-    part : str
+    name : str
         Name of its tasks.
     """
+    nbytes = result.size * np.dtype(dtype).itemsize
+    return Plan(
+        spec=rearranged_spec(name, tuple(axis.size for axis in source.axes), dtype),
+        programs=(),
+        source=source,
+        rounds=(),
+        result=result,
+        variant="auto",
+        kernel="scipy",
+        machine=Machine(),
+        expected=Forecast(
+            bytes_exchanged=nbytes,
+            peak_host=0,
+            scratch=nbytes,
+            tasks=result.blocks,
+            flops=0.0,
+            seconds=0.0,
+        ),
+        device="cpu",
+    )
 
-    source: Layout
-    result: Layout
-    dtype: str
-    part: str = "shift"
 
-    rounds = ()
-    kernel = "scipy"
-    verify = "none"
-
-    @cached_property
-    def exchanges(self) -> tuple[Exchange, ...]:
-        """The shift."""
-        return (Exchange(self.source, self.result, self.dtype, self.dtype),)
-
-    @property
-    def is_shift(self) -> bool:
-        """Return whether only the first elements of axes change."""
-        return rolled(self.source, self.offsets) == self.result
-
-    @property
-    def offsets(self) -> dict[int, int]:
-        """First element of each shifted axis of the result."""
-        return offsets_of(self.result)
-
-    @property
-    def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """Chunks of the result."""
-        return tuple(axis.groups[0].chunks for axis in self.result.axes)
+def shift_of(plan: PlanData) -> Offsets | None:
+    """Return the first element of each axis that a plan shifts; None if it does more than that."""
+    if plan.spec.axes:
+        return None
+    offsets = offsets_of(plan.result)
+    return offsets if rolled(plan.source, offsets) == plan.result else None
 
 
 def offsets_of(layout: Layout) -> dict[int, int]:
@@ -326,6 +207,39 @@ def _is_passed_on(plan: Plan, layouts: list[Layout], i: int, axis: int) -> bool:
     if leads_through_round:
         return all(step.axis != axis for step in plan.rounds[number].steps)
     return number >= len(plan.exchanges) or plan.exchanges[number].local
+
+
+def overwritten(plan: Plan) -> Plan | None:
+    """Return the plan with its rounds inside the input blocks; None if that is impossible.
+
+    A round reads its blocks as shards of the input blocks and writes them back to the same places,
+    where transformed digits replace the old ones. Nothing is exchanged, and no memory is needed
+    beside the data (Lee and Kim, Electronics 12, 2023). The result has the input's chunks, unless
+    others are wanted or a split axis has to be put into natural order.
+    """
+    if not _can_overwrite(plan):
+        return None
+    inside_plan = replace(plan, inside=True)
+    last = inside_plan.input_after(len(plan.rounds))
+    pairs = zip(last.axes, plan.result.axes, strict=True)
+    if all(axis.digits == result_axis.digits for axis, result_axis in pairs):
+        return replace(inside_plan, result=last)
+    return inside_plan
+
+
+def _can_overwrite(plan: PlanData) -> bool:
+    """Return whether the rounds of a plan can work inside the input blocks, and gain by it."""
+    spec = plan.spec
+    if spec.kind != "c2c" or spec.windows or np.dtype(spec.dtype) != spec.work_dtype:
+        return False
+    if any(program.bluestein or not program.stays for program in plan.programs):
+        return False
+    for axis in plan.source.axes:
+        if len(axis.groups) != 1 or axis.groups[0].offset:
+            return False
+        if axis.size != math.prod(digit.size for digit in axis.digits):  # padded or cropped
+            return False
+    return bool(plan.travelling)
 
 
 @dataclass(frozen=True)

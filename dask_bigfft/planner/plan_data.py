@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
@@ -23,7 +23,14 @@ from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile, decode,
 from dask_bigfft.planner.rows import BY_CALLER, NOT_STORED, ResultWriting, Stored, is_split
 from dask_bigfft.planner.tile_plan import AS_IS, LEAST_WRITTEN_NBYTES, DeviceSettings
 from dask_bigfft.tiles.program import program_of
-from dask_bigfft.transforms.layout import AxisLayout, Chunks, Digit, Group, Layout
+from dask_bigfft.transforms.layout import (
+    AxisLayout,
+    Chunks,
+    Digit,
+    Group,
+    Layout,
+    flattened,
+)
 from dask_bigfft.transforms.rounds import (
     ExchangeShape,
     Mirror,
@@ -36,8 +43,8 @@ from dask_bigfft.transforms.rounds import (
     shared_layout_of,
     transformed,
 )
-from dask_bigfft.transforms.spec import TransformSpec
-from dask_bigfft.transforms.steps import AxisProgram, Step
+from dask_bigfft.transforms.spec import TransformSpec, rearranged_spec
+from dask_bigfft.transforms.steps import AxisProgram, Chirp, Step, axis_program
 
 #: Kind of executor of the rounds.
 DeviceChoice = Literal["auto", "cpu", "gpu", "hybrid"]
@@ -315,8 +322,33 @@ def block_dtypes(spec: TransformSpec, rounds: Sequence[Round]) -> tuple[str, ...
 
 
 @dataclass(frozen=True)
+class Operand:
+    """Values that a round of a plan multiplies by, and the plan that makes them.
+
+    Parameters
+    ----------
+    plan : PlanData
+        Plan of a one-dimensional transform, whose last round has the blocks of the axis.
+    values : Chirp
+        Function of the index that is transformed, in place of an array.
+    axis : int
+        Axis of the product.
+    number : int
+        Number of the round that multiplies, from 0.
+    """
+
+    plan: "PlanData"
+    values: Chirp
+    axis: int
+    number: int
+
+
+@dataclass(frozen=True)
 class PlanData:
     """A transform laid out in rounds and exchanges, with its forecast.
+
+    A plan without transformed axes rearranges blocks in one exchange, or makes an operand of
+    another plan.
 
     Parameters
     ----------
@@ -431,6 +463,12 @@ class PlanData:
         return tuple(exchanges)
 
     @cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        """The operands of products in rounds: filters of axes that use Bluestein's algorithm."""
+        programs = [program for program in self.programs if program.bluestein]
+        return tuple(_filter_operand(self, program) for program in programs)
+
+    @cached_property
     def shared_layouts(self) -> SharedLayouts:
         """The shared buffers of blocks, if all tasks run in one process."""
         if self.storage == "disk":
@@ -491,8 +529,10 @@ class PlanData:
     @cached_property
     def ends_in_round(self) -> bool:
         """Return whether the last round's blocks are the result's, so that no exchange follows."""
-        in_last = bool(self.rounds) and flattened(self.rounds[-1].target) == self.result
-        return in_last and not self.inside
+        if not self.rounds or self.inside:
+            return False
+        last = self.rounds[-1].target
+        return self.result in (last, flattened(last))
 
     def input_after(self, number: int) -> Layout:
         """Return the layout of the input blocks after some rounds were written back into them."""
@@ -526,6 +566,11 @@ class PlanData:
             return None
         others = tuple(a for a in self.spec.axes if a != axis)
         return Mirror(axis, program.length, others)
+
+    @property
+    def is_transform(self) -> bool:
+        """Return whether axes are transformed, not only rearranged."""
+        return bool(self.spec.axes)
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
@@ -626,78 +671,47 @@ class PlanData:
         return "dask_bigfft.Plan", self.in_full
 
 
+def _filter_operand(plan: PlanData, program: AxisProgram) -> Operand:
+    """Return the filter of an axis of a plan, in the blocks of the axis' forward FFTs."""
+    count = len(program.factors)
+    forward_steps = program.steps[:count]
+    plain_program = axis_program(0, program.length, program.factors, bluestein=True)
+    rounds: list[Round] = []
+    number = 0
+    for step, plain_step in zip(forward_steps, plain_program.steps[:count], strict=True):
+        number = next(i for i, round_ in enumerate(plan.rounds) if step in round_.steps)
+        layout = Layout((plan.rounds[number].source.axes[program.axis],))
+        filter_steps = (_forward(plain_step),)
+        rounds.append(Round(filter_steps, layout, transformed(layout, filter_steps)))
+    chirp = forward_steps[-1].convolve
+    assert chirp is not None
+    filter_plan = PlanData(
+        spec=rearranged_spec("filter", (math.prod(program.factors),), plan.spec.work_dtype.str),
+        programs=(),
+        source=rounds[0].source,
+        rounds=tuple(rounds),
+        result=rounds[-1].target,
+        variant=plan.variant,
+        kernel=plan.kernel,
+        machine=Machine(),
+        expected=Forecast(0, 0, 0, 0, 0.0, 0.0),
+        device="cpu",
+        verify=plan.verify,
+    )
+    return Operand(filter_plan, chirp, program.axis, number)
+
+
+def _forward(step: Step) -> Step:
+    """Return the forward FFT of a step, with its twiddle but without chirp and convolution."""
+    if step.convolve is None:
+        return replace(step, chirp_in=None, chirp_out=None)
+    target = replace(step.source, stage=1)  # only its size matters after the last round
+    return replace(step, target=target, convolve=None, twiddle=None, chirp_in=None, chirp_out=None)
+
+
 def _halved_digits(axis: AxisLayout) -> list[Digit]:
     """Return the digits of an axis of which only half is stored."""
     return [digit for digit in axis.digits if digit.stride == 1 and digit.is_partial]
-
-
-def overwritten(plan: P) -> P | None:
-    """Return the plan with its rounds inside the input blocks; None if that is impossible.
-
-    A round reads its blocks as shards of the input blocks and writes them back to the same places,
-    where transformed digits replace the old ones. Nothing is exchanged, and no memory is needed
-    beside the data (Lee and Kim, Electronics 12, 2023). The result has the input's chunks, unless
-    others are wanted or a split axis has to be put into natural order.
-    """
-    if not _can_overwrite(plan):
-        return None
-    inside_plan = replace(plan, inside=True)
-    last = inside_plan.input_after(len(plan.rounds))
-    pairs = zip(last.axes, plan.result.axes, strict=True)
-    if all(axis.digits == result_axis.digits for axis, result_axis in pairs):
-        return replace(inside_plan, result=last)
-    return inside_plan
-
-
-def _can_overwrite(plan: PlanData) -> bool:
-    """Return whether the rounds of a plan can work inside the input blocks, and gain by it."""
-    spec = plan.spec
-    if spec.kind != "c2c" or spec.windows or np.dtype(spec.dtype) != spec.work_dtype:
-        return False
-    if any(program.bluestein or not program.stays for program in plan.programs):
-        return False
-    for axis in plan.source.axes:
-        if len(axis.groups) != 1 or axis.groups[0].offset:
-            return False
-        if axis.size != math.prod(digit.size for digit in axis.digits):  # padded or cropped
-            return False
-    return bool(plan.travelling)
-
-
-def flattened(layout: Layout) -> Layout | None:
-    """Return the layout with each axis in one dimension; None if its blocks do not allow that.
-
-    The blocks of an axis are intervals of its flattened digits if only the first group is cut, or
-    if the groups before the cut one are cut into single values.
-    """
-    axes: list[AxisLayout] = []
-    for axis in layout.axes:
-        flat_axis = _flattened(axis)
-        if flat_axis is None:
-            return None
-        axes.append(flat_axis)
-    return Layout(tuple(axes))
-
-
-@lru_cache(maxsize=1024)
-def _flattened(axis: AxisLayout) -> AxisLayout | None:
-    """Return an axis in one group; None if its blocks are no intervals of its flattened digits."""
-    groups = axis.groups
-    last_cut = max((i for i, group in enumerate(groups) if len(group.chunks) > 1), default=0)
-    if any(set(group.chunks) != {1} for group in groups[:last_cut]):
-        return None
-    if len(groups) > 1 and not all(map(_is_whole, groups)):
-        return None
-    outer = math.prod(group.size for group in groups[:last_cut])
-    inner = math.prod(group.size for group in groups[last_cut + 1 :])
-    digits = tuple(digit for group in groups for digit in group.digits)
-    chunks = tuple(length * inner for length in groups[last_cut].chunks) * outer
-    return AxisLayout((Group(digits, chunks, groups[0].offset),))
-
-
-def _is_whole(group: Group) -> bool:
-    """Return whether a group is stored from its first value on, neither padded nor cropped."""
-    return group.offset == 0 and group.bounds[-1] == group.size
 
 
 @dataclass(frozen=True)

@@ -36,14 +36,13 @@ from dask_bigfft.planner.merging import (
     task_seconds,
     with_merging,
 )
-from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan import Plan, overwritten
 from dask_bigfft.planner.plan_data import (
     Machine,
     Request,
     block_count,
     extents,
     largest_block,
-    overwritten,
     tile_nbytes,
 )
 from dask_bigfft.planner.search import changes_that_fit, find_plan

@@ -344,6 +344,42 @@ def plain_layout(shape: Sequence[int], chunks: Sequence[Sequence[int]]) -> Layou
     return Layout(tuple(plain(n, tuple(map(int, cut))) for n, cut in cuts))
 
 
+def flattened(layout: Layout) -> Layout | None:
+    """Return the layout with each axis in one dimension; None if its blocks do not allow that.
+
+    The blocks of an axis are intervals of its flattened digits if only the first group is cut, or
+    if the groups before the cut one are cut into single values.
+    """
+    axes: list[AxisLayout] = []
+    for axis in layout.axes:
+        flat_axis = _flattened(axis)
+        if flat_axis is None:
+            return None
+        axes.append(flat_axis)
+    return Layout(tuple(axes))
+
+
+@lru_cache(maxsize=1024)
+def _flattened(axis: AxisLayout) -> AxisLayout | None:
+    """Return an axis in one group; None if its blocks are no intervals of its flattened digits."""
+    groups = axis.groups
+    last_cut = max((i for i, group in enumerate(groups) if len(group.chunks) > 1), default=0)
+    if any(set(group.chunks) != {1} for group in groups[:last_cut]):
+        return None
+    if len(groups) > 1 and not all(map(_is_whole, groups)):
+        return None
+    outer = math.prod(group.size for group in groups[:last_cut])
+    inner = math.prod(group.size for group in groups[last_cut + 1 :])
+    digits = tuple(digit for group in groups for digit in group.digits)
+    chunks = tuple(length * inner for length in groups[last_cut].chunks) * outer
+    return AxisLayout((Group(digits, chunks, groups[0].offset),))
+
+
+def _is_whole(group: Group) -> bool:
+    """Return whether a group is stored from its first value on, neither padded nor cropped."""
+    return group.offset == 0 and group.bounds[-1] == group.size
+
+
 def whole(digit: Digit) -> Group:
     """Return the group of one digit in one chunk."""
     return Group((digit,), (digit.size,))

@@ -118,7 +118,9 @@ class TransformSpec:
 
     @property
     def out_dtype(self) -> np.dtype[Any]:
-        """Dtype of the result of the rounds."""
+        """Dtype of the result of the rounds; that of the input without transformed axes."""
+        if not self.axes:
+            return np.dtype(self.dtype)
         is_real = self.kind == "c2r" or self.waves is not None
         return self.real_dtype if is_real else self.work_dtype
 
@@ -155,6 +157,22 @@ class TransformSpec:
         for axis, _, count in self.windows:
             found[axis] = count
         return tuple(found)
+
+
+def rearranged_spec(name: str, shape: tuple[int, ...], dtype: str) -> TransformSpec:
+    """Return the specification of values that keep their dtype, without transformed axes."""
+    return TransformSpec(
+        name=name,
+        shape=shape,
+        dtype=dtype,
+        kind="c2c",
+        sign=-1,
+        scale="none",
+        axes=(),
+        lengths=(),
+        orders_in=(),
+        orders_out=(),
+    )
 
 
 def _places(length: int, order: Order, half: bool, digits: tuple[int, ...] | None) -> int:

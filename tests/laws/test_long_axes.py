@@ -15,7 +15,6 @@ import numpy as np
 
 import dask_bigfft
 from dask_bigfft.graph.tasks import PlanRun, generate_filter
-from dask_bigfft.planner.plan import filter_plans
 from dask_bigfft.transforms.layout import AxisLayout, Layout
 
 #: Largest number of elements of a block: 8 MiB.
@@ -186,12 +185,12 @@ def test_a_convolved_axis():
 
 def test_the_filter_of_a_convolved_axis():
     """Its first round on one block, against sums of chirps whose phases are exact integers."""
-    (filter_plan,) = filter_plans(run_of(PRIME).plan)
-    run = PlanRun(replace(filter_plan, rounds=cut_rounds(filter_plan.rounds)))
+    (operand,) = run_of(PRIME).plan.operands
+    run = PlanRun(replace(operand.plan, rounds=cut_rounds(operand.plan.rounds)))
     first = run.plan.rounds[0]
     padded = first.source.size
     block = (2 * first.source.blocks // 3,)
-    values = generate_filter(run, 0, block, ())
+    values = generate_filter(run, 0, block, (), operand.values)
     places = indices_in(first.source, block, 0)
     lags = np.where(2 * places <= padded, places, places - padded).astype(object)
     squares = (lags**2 % (2 * PRIME)).astype(float)

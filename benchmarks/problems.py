@@ -93,8 +93,8 @@ class Problem:
     def chunks(self) -> tuple[tuple[int, ...], ...]:
         ways = (self.ways,) if isinstance(self.ways, int) else self.ways
         ways += (1,) * (len(self.shape) - len(ways))
-        steps = [-(-n // count) for n, count in zip(self.shape, ways, strict=True)]
-        return da.core.normalize_chunks(steps, self.shape)
+        lengths = [-(-n // count) for n, count in zip(self.shape, ways, strict=True)]
+        return da.core.normalize_chunks(lengths, self.shape)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -118,15 +118,14 @@ class Problem:
         if scale >= 1:
             return self
         factor = scale ** (1 / len(self.shape))
-        prime = is_prime(self.shape[0])
-        least = (4096,) if len(self.shape) == 1 else (64, 4, 4)
-        shape = tuple(
-            min(n, max(low, 1 << round(math.log2(n * factor))))
-            for n, low in zip(self.shape, least, strict=False)
-        )
-        if prime:
-            shape = (next(n for n in range(shape[0], 1, -1) if is_prime(n)),)
-        return dataclasses.replace(self, shape=shape)
+        least_shape = (4096,) if len(self.shape) == 1 else (64, 4, 4)
+        shape = []
+        for n, least in zip(self.shape, least_shape, strict=False):
+            power = 1 << round(math.log2(n * factor))
+            shape.append(min(n, max(least, power)))
+        if is_prime(self.shape[0]):
+            shape = [next(n for n in range(shape[0], 1, -1) if is_prime(n))]
+        return dataclasses.replace(self, shape=tuple(shape))
 
 
 def is_prime(n: int) -> bool:
@@ -146,9 +145,11 @@ def fill(array: np.ndarray, key: int = 0) -> np.ndarray:
 def lazy(x: np.ndarray, chunks: tuple[tuple[int, ...], ...]) -> da.Array:
     """Return a dask array whose blocks are views of `x`, or copies where these are strided."""
     name = f"row-{dask.base.tokenize(x.shape, str(x.dtype), x.ctypes.data)}"
-    keys = np.ndindex(*map(len, chunks))
+    indices = np.ndindex(*map(len, chunks))
     places = da.core.slices_from_chunks(chunks)
-    blocks = {(name, *key): np.ascontiguousarray(x[i]) for key, i in zip(keys, places, strict=True)}
+    blocks = {}
+    for index, place in zip(indices, places, strict=True):
+        blocks[(name, *index)] = np.ascontiguousarray(x[place])
     return da.Array(blocks, name, chunks, dtype=x.dtype)
 
 
@@ -178,14 +179,24 @@ def parts(rows: np.ndarray) -> Iterator[slice]:
         yield slice(low, min(len(rows), low + step))
 
 
-def factors(problem: Problem, axis: int, places: np.ndarray, index: Any) -> np.ndarray:
+def factors(
+    problem: Problem,
+    axis: int,
+    places: np.ndarray,
+    index: Any,
+) -> np.ndarray:
     """Return what elements along an axis are multiplied with for frequencies: index x places."""
     if problem.along(axis):
         return phases(problem.shape[axis], places[:, axis], index)
     return (np.asarray(index)[:, np.newaxis] == places[:, axis]).astype(np.complex128)
 
 
-def direct(problem: Problem, block: np.ndarray, start: int, places: np.ndarray) -> np.ndarray:
+def direct(
+    problem: Problem,
+    block: np.ndarray,
+    start: int,
+    places: np.ndarray,
+) -> np.ndarray:
     """Return the share of a block in some frequencies, by the definition of the transform.
 
     Parameters
@@ -200,37 +211,59 @@ def direct(problem: Problem, block: np.ndarray, start: int, places: np.ndarray) 
         Frequencies x axes.
     """
     if block.ndim == 1:
-        total = np.zeros(len(places), np.complex128)
-        width = min(4096, len(block))
-        inner = factors(problem, 0, places, np.arange(width))
-        rows = block[: len(block) // width * width].reshape(-1, width)
-        for part in parts(rows):
-            at = factors(problem, 0, places, start + width * np.arange(part.start, part.stop))
-            total += np.sum((rows[part].astype(np.complex128) @ inner) * at, axis=0)
-        tail = block[rows.size :].astype(np.complex128)
-        at = factors(problem, 0, places, [start + rows.size])[0]
-        return total + at * (tail @ inner[: len(tail)])
-    if not problem.along(0):  # a block has its own frequencies alone
-        inside = (places[:, 0] >= start) & (places[:, 0] < start + len(block))
-        if not inside.all():
-            total = np.zeros(len(places), np.complex128)
-            if inside.any():
-                total[inside] = direct(problem, block, start, places[inside])
-            return total
-    axis = block.ndim - 1
-    last = block.shape[-1]
+        return direct_line(problem, block, start, places)
+    if problem.along(0):
+        return direct_planes(problem, block, start, places)
+    # A block has its own frequencies of the first axis alone.
+    inside = (places[:, 0] >= start) & (places[:, 0] < start + len(block))
+    total = np.zeros(len(places), np.complex128)
+    if inside.any():
+        total[inside] = direct_planes(problem, block, start, places[inside])
+    return total
+
+
+def direct_line(
+    problem: Problem,
+    block: np.ndarray,
+    start: int,
+    places: np.ndarray,
+) -> np.ndarray:
+    """Return `direct` of a block of one axis, in rows of 4,096 elements and a rest."""
+    total = np.zeros(len(places), np.complex128)
+    width = min(4096, len(block))
+    inner = factors(problem, 0, places, np.arange(width))
+    rows = block[: len(block) // width * width].reshape(-1, width)
+    for part in parts(rows):
+        row_starts = start + width * np.arange(part.start, part.stop)
+        outer = factors(problem, 0, places, row_starts)
+        total += np.sum((rows[part].astype(np.complex128) @ inner) * outer, axis=0)
+    tail = block[rows.size :].astype(np.complex128)
+    outer = factors(problem, 0, places, [start + rows.size])[0]
+    return total + outer * (tail @ inner[: len(tail)])
+
+
+def direct_planes(
+    problem: Problem,
+    block: np.ndarray,
+    start: int,
+    places: np.ndarray,
+) -> np.ndarray:
+    """Return `direct` of a block of several axes, from the last axis to the first."""
+    last_axis = block.ndim - 1
+    length = block.shape[last_axis]
     # Of a long axis, the factors of parts and within a part: all of them would take much memory.
-    width = 4096 if problem.along(axis) and last % 4096 == 0 else last
+    width = 4096 if problem.along(last_axis) and length % 4096 == 0 else length
     rows = block.reshape(-1, width)
-    inner = factors(problem, axis, places, np.arange(width))
+    inner = factors(problem, last_axis, places, np.arange(width))
     sums = np.empty((len(rows), len(places)), np.complex128)
     for part in parts(rows):
         sums[part] = rows[part].astype(np.complex128) @ inner
-    if width < last:
-        along = factors(problem, axis, places, width * np.arange(last // width))
-        sums = np.einsum("rnk,nk->rk", sums.reshape(-1, *along.shape), along)
+    if width < length:
+        part_starts = width * np.arange(length // width)
+        outer = factors(problem, last_axis, places, part_starts)
+        sums = np.einsum("rnk,nk->rk", sums.reshape(-1, *outer.shape), outer)
     sums = sums.reshape(*block.shape[:-1], len(places))
-    for axis in reversed(range(1, block.ndim - 1)):
+    for axis in reversed(range(1, last_axis)):
         along = factors(problem, axis, places, np.arange(block.shape[axis]))
         sums = np.einsum("...nk,nk->...k", sums, along)
     along = factors(problem, 0, places, start + np.arange(len(block)))
@@ -239,8 +272,8 @@ def direct(problem: Problem, block: np.ndarray, start: int, places: np.ndarray) 
 
 def energy(block: np.ndarray) -> float:
     """Return the sum of squared magnitudes, summed in double precision."""
-    flat = block.reshape(-1) if block.flags.c_contiguous else np.ascontiguousarray(block).ravel()
-    flat = flat.view(flat.real.dtype)
+    values = np.ascontiguousarray(block).reshape(-1)
+    flat = values.view(values.real.dtype)
     total = 0.0
     for part in parts(flat):
         values = flat[part].astype(np.float64, copy=False)
@@ -255,11 +288,12 @@ def blocks_of(result: Any) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
         return
     graph = result.__dask_graph__() if isinstance(result, da.Array) else None
     chunks = da.core.normalize_chunks(result.chunks, result.shape)
-    keys = np.ndindex(*map(len, chunks))
+    indices = np.ndindex(*map(len, chunks))
     places = da.core.slices_from_chunks(chunks)
-    for key, place in zip(keys, places, strict=True):
-        value = result[place] if graph is None else graph[(result.name, *key)]
-        yield tuple(cut.start for cut in place), getattr(value, "value", value)
+    for index, place in zip(indices, places, strict=True):
+        value = result[place] if graph is None else graph[(result.name, *index)]
+        first = tuple(part.start for part in place)
+        yield first, getattr(value, "value", value)
 
 
 @dataclass
@@ -279,28 +313,29 @@ class Truth:
         n = problem.out_shape[0]  # one in each of as many parts of the first axis
         places[:, 0] = (np.arange(SAMPLES) * n + places[:, 0]) // SAMPLES
         places[0] = 0
-        found = cls(problem, places, np.zeros(SAMPLES, np.complex128))
+        truth = cls(problem, places, np.zeros(SAMPLES, np.complex128))
         if x is not None:
-            found.add(x, 0)
-        return found
+            truth.add(x, 0)
+        return truth
 
     def random_blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield first indices and blocks of a random input, each taken in."""
-        cuts = self.problem.chunks[0]
-        for number, start in enumerate(np.cumsum((0, *cuts[:-1])).tolist()):
-            shape = (cuts[number], *self.problem.shape[1:])
+        start = 0
+        for number, rows in enumerate(self.problem.chunks[0]):
+            shape = (rows, *self.problem.shape[1:])
             block = fill(np.empty(shape, self.problem.dtype), number)
             self.add(block, start)
             yield start, block
+            start += rows
 
     @classmethod
     def stored(cls, problem: Problem, source: Path) -> "Truth":
         """Return the truth that `save` has written beside a source."""
-        found = cls.of(problem)
-        known = np.load(source.with_suffix(".npz"))
-        found.values = known["values"]
-        found.energy = float(known["energy"])
-        return found
+        truth = cls.of(problem)
+        saved = np.load(source.with_suffix(".npz"))
+        truth.values = saved["values"]
+        truth.energy = float(saved["energy"])
+        return truth
 
     def save(self, path: Path) -> None:
         """Write the file that `stored` reads."""
@@ -313,33 +348,42 @@ class Truth:
 
     def check(self, result: Any) -> dict[str, Any]:
         """Return the relative errors of a result, and whether both are within the tolerance."""
-        found = np.full(SAMPLES, np.nan, np.complex128)
-        n = self.problem.shape[-1]
+        samples = np.full(SAMPLES, np.nan, np.complex128)
 
-        def of_block(item: tuple[tuple[int, ...], np.ndarray]) -> float:
-            first, block = item
-            inside = np.all((self.places >= first) & (self.places < np.add(first, block.shape)), 1)
-            found[inside] = block[tuple((self.places[inside] - first).T)]
-            total = (1 + self.problem.real) * energy(block)
-            if self.problem.real:  # these frequencies have no mirror image
-                columns = first[-1] + np.arange(block.shape[-1])
-                total -= energy(block[..., (columns == 0) | (2 * columns == n)])
-            return total
+        def energy_of_block(first_and_block: tuple[tuple[int, ...], np.ndarray]) -> float:
+            first, block = first_and_block
+            ends = np.add(first, block.shape)
+            inside = np.all((self.places >= first) & (self.places < ends), axis=1)
+            samples[inside] = block[tuple((self.places[inside] - first).T)]
+            return self.energy_of(block, first[-1])
 
-        # Blocks in files are read one after another: they may be larger than memory.
-        each = at_once if isinstance(result, da.Array) else map
-        total = sum(each(of_block, blocks_of(result)))
-        eps = float(np.finfo(self.problem.out_dtype).eps)
-        tolerance = 8 * eps * math.log2(self.problem.size)
+        blocks = blocks_of(result)
+        if isinstance(result, da.Array):
+            energies = at_once(energy_of_block, blocks)
+        else:  # blocks in files may be larger than memory together: one after another
+            energies = [energy_of_block(first_and_block) for first_and_block in blocks]
         size = self.problem.transformed
         rms = math.sqrt(self.energy * size / self.problem.size)
-        errors = (
-            float(np.max(np.abs(found - self.values))) / rms,
-            abs(total / self.energy / size - 1),
-        )
-        shape_ok = tuple(result.shape) == self.problem.out_shape
-        ok = shape_ok and all(error <= tolerance for error in errors)  # NaN is not
-        return {"samples": errors[0], "energy": errors[1], "tolerance": tolerance, "ok": bool(ok)}
+        sample_error = float(np.max(np.abs(samples - self.values))) / rms
+        energy_error = abs(sum(energies) / self.energy / size - 1)
+        eps = float(np.finfo(self.problem.out_dtype).eps)
+        tolerance = 8 * eps * math.log2(self.problem.size)
+        # NaN is not within the tolerance.
+        within = sample_error <= tolerance and energy_error <= tolerance
+        return {
+            "samples": sample_error,
+            "energy": energy_error,
+            "tolerance": tolerance,
+            "ok": bool(within and tuple(result.shape) == self.problem.out_shape),
+        }
+
+    def energy_of(self, block: np.ndarray, first_column: int) -> float:
+        """Return the energy of a block of the result and of its mirror image."""
+        if not self.problem.real:
+            return energy(block)
+        columns = first_column + np.arange(block.shape[-1])
+        alone = (columns == 0) | (2 * columns == self.problem.shape[-1])
+        return 2 * energy(block) - energy(block[..., alone])
 
 
 def sample_of_convolution(x: np.ndarray, y: np.ndarray, place: int) -> float:
@@ -358,18 +402,24 @@ def check_convolution(x: np.ndarray, y: np.ndarray, result: Any) -> dict[str, An
     full = x.size + y.size - 1
     places = np.random.default_rng(SEED + 1).integers(0, full, 24)
     rms = math.sqrt(min(x.size, y.size)) / 12
-    found = np.full(len(places), np.nan)
+    samples = np.full(len(places), np.nan)
     total = 0.0
     for (first,), block in blocks_of(result):
         inside = (places >= first) & (places < first + len(block))
-        found[inside] = block[places[inside] - first]
+        samples[inside] = block[places[inside] - first]
         total += float(block.sum())
-    wanted = np.array([sample_of_convolution(x, y, int(place)) for place in places])
-    samples = float(np.max(np.abs(found - wanted))) / rms
-    whole = abs(total - float(x.sum()) * float(y.sum())) / (rms * math.sqrt(full))
+    expected = np.array([sample_of_convolution(x, y, int(place)) for place in places])
+    sample_error = float(np.max(np.abs(samples - expected))) / rms
+    expected_total = float(x.sum()) * float(y.sum())
+    sum_error = abs(total - expected_total) / (rms * math.sqrt(full))
     tolerance = 64 * float(np.finfo(float).eps) * math.log2(2 * max(x.size, y.size))
-    ok = result.shape == (full,) and samples <= tolerance and whole <= tolerance
-    return {"samples": samples, "sum": whole, "tolerance": tolerance, "ok": bool(ok)}
+    within = sample_error <= tolerance and sum_error <= tolerance
+    return {
+        "samples": sample_error,
+        "sum": sum_error,
+        "tolerance": tolerance,
+        "ok": bool(within and result.shape == (full,)),
+    }
 
 
 def data_of(problem: Problem) -> tuple[da.Array, Truth]:
@@ -379,7 +429,8 @@ def data_of(problem: Problem) -> tuple[da.Array, Truth]:
 
 
 def worst(checks: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    return max(checks, key=lambda found: (not found["ok"], found["samples"]))
+    """Return the check of a wrong result, or the one with the largest error."""
+    return max(checks, key=lambda check: (not check["ok"], check["samples"]))
 
 
 def at_once(work: Callable[[Any], Any], items: Iterable[Any], most: int = 64) -> list[Any]:
@@ -411,7 +462,8 @@ def alternate(
     times: dict[str, list[float]] = {name: [] for name in works}
     names = list(works)
     for turn in range(turns):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
             if before and name in before:
                 before[name]()
             seconds, result = seconds_of(works[name])
@@ -523,13 +575,15 @@ def peak_of(work: Callable[[], Any]) -> tuple[int, Any]:
     return status("VmHWM") - before, result
 
 
-def settings(**wanted: Any) -> dict[str, Any]:
+def settings(**values: Any) -> dict[str, Any]:
     """Return settings of dask by the names that this tree gives them."""
-    found = {}
-    for name, value in wanted.items():
-        known = [key for key in SETTINGS[name] if dask.config.get(key, found) is not found]
-        found[known[0] if known else SETTINGS[name][0]] = value
-    return found
+    missing = object()
+    by_name = {}
+    for short_name, value in values.items():
+        current, *older = SETTINGS[short_name]
+        known = [name for name in (current, *older) if dask.config.get(name, missing) != missing]
+        by_name[known[0] if known else current] = value
+    return by_name
 
 
 def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:

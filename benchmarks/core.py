@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import fnmatch
 import importlib.metadata
+import itertools
 import json
 import math
 import os
@@ -30,7 +31,19 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "ci" / "results"
 
 #: Libraries whose versions results name.
-LIBRARIES = "dask distributed numpy scipy numba zarr ducc0 mkl_fft pyFFTW cupy-cuda12x cupy-cuda13x"
+LIBRARIES = (
+    "dask",
+    "distributed",
+    "numpy",
+    "scipy",
+    "numba",
+    "zarr",
+    "ducc0",
+    "mkl_fft",
+    "pyFFTW",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+)
 
 #: Part of the probability that an interval holds, and bootstrap samples behind it.
 LEVEL = 0.90
@@ -46,12 +59,16 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     >>> ratio([2.0, 4.0, 6.0], [1.0, 2.0, 2.0])["ratio"]
     2.0
     """
-    found = np.array([a / b for a, b in zip(above, below, strict=False)])
-    drawn = np.random.default_rng(0).choice(found, (DRAWS, len(found)))
-    edges = (1 - LEVEL) / 2, (1 + LEVEL) / 2
-    low, high = np.quantile(np.median(drawn, axis=1), edges)
-    middle = float(np.median(found))
-    return {"ratio": middle, "low": float(low), "high": float(high), "n": len(found)}
+    ratios = np.array([a / b for a, b in zip(above, below, strict=False)])
+    samples = np.random.default_rng(0).choice(ratios, (DRAWS, len(ratios)))
+    medians = np.median(samples, axis=1)
+    low, high = np.quantile(medians, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return {
+        "ratio": float(np.median(ratios)),
+        "low": float(low),
+        "high": float(high),
+        "n": len(ratios),
+    }
 
 
 def median(values: Sequence[float]) -> float | None:
@@ -66,19 +83,23 @@ def load() -> list[float]:
     return [round(value, 2) for value in psutil.getloadavg()]
 
 
+def processor() -> str:
+    """Return the model of the processor, or its architecture."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
 def describe(threads: int | None = None) -> dict[str, Any]:
     """Return the machine, the versions of libraries and the time, without any name."""
-    cpu = platform.machine()
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        models = (x.partition(":")[2].strip() for x in lines if x.startswith("model name"))
-        cpu = next(models, cpu)
     versions = {}
-    for name in LIBRARIES.split():
+    for name in LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     machine = {
-        "cpu": cpu,
+        "cpu": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "libc": " ".join(platform.libc_ver()),
@@ -98,14 +119,17 @@ def commit(tree: Path) -> str:
     Results do not count: the program that asks may have written them.
     """
 
-    def git(*command: str) -> str:
-        full = ["git", "-C", str(tree), *command]
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tree), *arguments]
         with contextlib.suppress(OSError):  # no git
-            return subprocess.run(full, capture_output=True, text=True, check=False).stdout.strip()
+            process = subprocess.run(command, capture_output=True, text=True, check=False)
+            return process.stdout.strip()
         return ""
 
-    changed = git("status", "--porcelain", "--untracked-files=no", ":(top,exclude)ci/results")
-    return (git("rev-parse", "--short=10", "HEAD") or "unknown") + ("+" if changed else "")
+    state = git("rev-parse", "--short=10", "HEAD") or "unknown"
+    if git("status", "--porcelain", "--untracked-files=no", ":(top,exclude)ci/results"):
+        state += "+"
+    return state
 
 
 # --- JSON -----------------------------------------------------------------------------------
@@ -116,10 +140,12 @@ def rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, Mapping):
-        return {str(key): rounded(item) for key, item in value.items()}
+        return {str(key): rounded(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [rounded(item) for item in value]
-    return value.item() if isinstance(value, np.generic) else value
+        return [rounded(entry) for entry in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
 
 
 def write(path: Path | None, content: Mapping[str, Any]) -> None:
@@ -141,12 +167,15 @@ def encode(content: Any, depth: int = 0) -> str:
     flat = json.dumps(content, ensure_ascii=False)
     if len(flat) + depth <= 118 or not isinstance(content, dict | list) or not content:
         return flat
-    space = " " * depth
-    inner = " " * (depth + 1)
     if isinstance(content, dict):
-        items = [f"{json.dumps(key)}: {encode(item, depth + 1)}" for key, item in content.items()]
-        return "{\n" + ",\n".join(inner + item for item in items) + f"\n{space}}}"
-    return "[\n" + ",\n".join(inner + encode(item, depth + 1) for item in content) + f"\n{space}]"
+        brackets = "{}"
+        lines = [f"{json.dumps(key)}: {encode(value, depth + 1)}" for key, value in content.items()]
+    else:
+        brackets = "[]"
+        lines = [encode(value, depth + 1) for value in content]
+    space = " " * depth
+    entries = ",\n".join(f"{space} {line}" for line in lines)
+    return f"{brackets[0]}\n{entries}\n{space}{brackets[1]}"
 
 
 class Results:
@@ -174,10 +203,10 @@ class Results:
             "sections": {},
         }
         if args.resume and self.path is not None and self.path.exists():
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
-            same = self.content.keys() - {"machine", "sections"}
-            if all(kept.get(name) == rounded(self.content[name]) for name in same):
-                self.content["sections"] = kept["sections"]
+            earlier = json.loads(self.path.read_text(encoding="utf-8"))
+            names = self.content.keys() - {"machine", "sections"}
+            if all(earlier.get(name) == rounded(self.content[name]) for name in names):
+                self.content["sections"] = earlier["sections"]
 
     def missing(self, section: str, names: Iterable[str]) -> Iterator[str]:
         """Yield the names of `lacks`."""
@@ -190,11 +219,11 @@ class Results:
 
     def add(self, section: str, name: str, **row: Any) -> None:
         """Add a row, or replace the one of this name; write and print it."""
-        rows = self.content["sections"].setdefault(section, [])
-        rows[:] = [known for known in rows if known["name"] != name]
-        rows.append({"name": name, **row})
+        sections = self.content["sections"]
+        others = [known for known in sections.get(section, []) if known["name"] != name]
+        sections[section] = [*others, {"name": name, **row}]
         write(self.path, self.content)
-        print(f"{section}: {json.dumps(rounded(rows[-1]))}", flush=True)
+        print(f"{section}: {json.dumps(rounded({'name': name, **row}))}", flush=True)
 
     @property
     def over(self) -> bool:
@@ -204,7 +233,7 @@ class Results:
     @property
     def ok(self) -> bool:
         """Whether all results were right."""
-        rows = [row for rows in self.content["sections"].values() for row in rows]
+        rows = itertools.chain.from_iterable(self.content["sections"].values())
         return all(row.get("ok", True) and "failed" not in row for row in rows)
 
 
@@ -234,17 +263,22 @@ def arguments(program: str, document: str, **defaults: Any) -> argparse.Argument
 
 def chosen(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     """Return the names that match one of the patterns; exit where none does."""
-    found = [name for name in names if any(fnmatch.fnmatch(name, p) for p in patterns)]
-    if not found:
+    matching = [
+        name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+    ]
+    if not matching:
         raise SystemExit(f"no row matches {' '.join(patterns)}: {' '.join(names)}")
-    return found
+    return matching
 
 
 # --- child processes ------------------------------------------------------------------------
 
 
 def call(
-    function: Callable[..., Any], *given: Any, memory: str = "freed", limit: int = 0
+    function: Callable[..., Any],
+    *arguments: Any,
+    memory: str = "freed",
+    limit: int = 0,
 ) -> dict[str, Any]:
     """Return the result of a program's function in a new process.
 
@@ -252,7 +286,7 @@ def call(
     ----------
     function : callable
         Function of a module of this package, with arguments and a result that JSON can hold.
-    *given
+    *arguments
         Its arguments.
     memory : str
         Name in `MEMORY`: what the process does with memory that it frees.
@@ -260,13 +294,15 @@ def call(
         Bytes of a memory cgroup around the process, 0 for none.
     """
     program = function.__module__.rpartition(".")[2]
-    text = json.dumps(given, default=str)
+    text = json.dumps(arguments, default=str)
     command = ["-m", "benchmarks", "--call", program, function.__name__, text]
     return child(command, environment(memory), limit=limit)
 
 
 def in_turns(
-    labels: Sequence[str], processes: int, run: Callable[[str], dict[str, Any]]
+    labels: Sequence[str],
+    processes: int,
+    run: Callable[[str], dict[str, Any]],
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the results of each contestant's processes; each turn begins with another contestant.
 
@@ -321,7 +357,10 @@ def environment(memory: str = "freed", **extra: str) -> dict[str, str]:
 
 
 def child(
-    command: Sequence[str], env: Mapping[str, str], limit: int = 0, seconds: float = 1800.0
+    command: Sequence[str],
+    env: Mapping[str, str],
+    limit: int = 0,
+    seconds: float = 1800.0,
 ) -> dict[str, Any]:
     """Return the JSON object that a new process prints last, or ``{"error": ...}``.
 
@@ -336,12 +375,12 @@ def child(
     seconds : float
         Time limit.
     """
-    full = [sys.executable, *command]
+    arguments = [sys.executable, *command]
     with memory_cgroup(limit) if limit else contextlib.nullcontext() as group:
         if group is not None:
-            full = group.command(full)
+            arguments = group.command(arguments)
         process = subprocess.Popen(
-            full,
+            arguments,
             env=dict(env),
             text=True,
             stdout=subprocess.PIPE,
@@ -356,13 +395,13 @@ def child(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-        if process.returncode:
-            last = errors.strip().splitlines()[-1:] or [""]
-            return {"error": f"exit status {process.returncode}: {last[0]}"[:300]}
-        answer: dict[str, Any] = json.loads(out.splitlines()[-1])
-        if limit:
-            answer["cgroup"] = group is not None
-        return answer
+    if process.returncode:
+        lines = errors.strip().splitlines() or [""]
+        return {"error": f"exit status {process.returncode}: {lines[-1]}"[:300]}
+    answer: dict[str, Any] = json.loads(out.splitlines()[-1])
+    if limit:
+        answer["cgroup"] = group is not None
+    return answer
 
 
 # --- memory cgroups -------------------------------------------------------------------------
@@ -389,6 +428,19 @@ class Cgroup:
         except (OSError, ValueError):
             return None
 
+    def limit_memory(self, limit: int) -> None:
+        """Limit the memory, and swap if possible; raise OSError where that is not allowed."""
+        if self.version == 2:
+            (self.folder / "memory.max").write_text(str(limit))
+            swap_file = self.folder / "memory.swap.max"
+            swap_limit = 0
+        else:
+            (self.folder / "memory.limit_in_bytes").write_text(str(limit))
+            swap_file = self.folder / "memory.memsw.limit_in_bytes"
+            swap_limit = limit
+        with contextlib.suppress(OSError):
+            swap_file.write_text(str(swap_limit))
+
     def remove(self) -> None:
         """Remove the group once its processes have ended."""
         for _ in range(50):
@@ -411,17 +463,13 @@ def cgroup_parents() -> Iterator[tuple[Path, int]]:
             yield root, 2
 
 
-def made_cgroup(parent: Path, version: int, limit: int) -> Cgroup | None:
+def new_cgroup(parent: Path, version: int, limit: int) -> Cgroup | None:
+    """Return a new group below another one, or None where it cannot be made or limited."""
     group = Cgroup(parent / f"dask_bigfft_{os.getpid()}_{uuid.uuid4().hex[:8]}", version)
-    names = (
-        ("memory.max", "memory.swap.max")
-        if version == 2
-        else ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
-    )
     try:
         group.folder.mkdir()
         if limit:
-            (group.folder / names[0]).write_text(str(limit))
+            group.limit_memory(limit)
     except OSError:
         with contextlib.suppress(OSError):
             group.folder.rmdir()
@@ -429,19 +477,19 @@ def made_cgroup(parent: Path, version: int, limit: int) -> Cgroup | None:
     if not limit and group.peak is None:
         group.remove()
         return None
-    with contextlib.suppress(OSError):
-        if limit:
-            (group.folder / names[1]).write_text("0" if version == 2 else str(limit))
     return group
 
 
 @contextlib.contextmanager
 def memory_cgroup(limit: int = 0) -> Iterator[Cgroup | None]:
     """Give a memory cgroup, with a limit unless that is 0; None where none can be made."""
-    made = (made_cgroup(parent, version, limit) for parent, version in cgroup_parents())
-    found = next((group for group in made if group is not None), None)
+    group = None
+    for parent, version in cgroup_parents():
+        group = new_cgroup(parent, version, limit)
+        if group is not None:
+            break
     try:
-        yield found
+        yield group
     finally:
-        if found is not None:
-            found.remove()
+        if group is not None:
+            group.remove()

@@ -224,21 +224,32 @@ def cell(value: Any) -> str:
     >>> cell({"ratio": 1.234, "low": 1.1, "high": 1.3}), cell(0.01234), cell(None)
     ('1.23 (1.1 to 1.3)', '0.0123', '')
     """
-    if isinstance(value, dict) and "ratio" in value:
-        if "low" not in value or value.get("n") == 1:
-            return number(value["ratio"])
-        star = " \\*" if value.get("level") == 0.95 else ""
-        return f"{number(value['ratio'])} ({number(value['low'])} to {number(value['high'])}){star}"
+    if value is None:
+        return ""
     if isinstance(value, dict):
-        return "; ".join(f"{name} {cell(one)}" for name, one in value.items())
+        if "ratio" in value:
+            return ratio_cell(value)
+        return "; ".join(f"{name} {cell(part)}" for name, part in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(cell, value))
-    return "" if value is None else number(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return number(value)
+    return str(value)
+
+
+def ratio_cell(ratio: dict[str, float]) -> str:
+    """Return a ratio with its interval, if it has one; a star marks 95 %."""
+    text = number(ratio["ratio"])
+    if "low" not in ratio or ratio.get("n") == 1:
+        return text
+    star = " \\*" if ratio.get("level") == 0.95 else ""
+    return f"{text} ({number(ratio['low'])} to {number(ratio['high'])}){star}"
 
 
 def number(value: float) -> str:
+    """Return three digits, or all digits before the point."""
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
@@ -248,42 +259,63 @@ def looked_up(row: dict[str, Any], key: str) -> Any:
     return row.get(outer, {}).get(inner) if inner else row.get(key)
 
 
+def name_cell(row: dict[str, Any]) -> str:
+    """Return the name of a row, and what went wrong."""
+    name = cell(row["name"])
+    if "failed" in row:
+        return f"{name}: {row['failed']}"
+    if row.get("ok") is not False:
+        return name
+    return f"{name} (SLOWER)" if "figures" in row else f"{name} (WRONG)"
+
+
 def table(rows: Sequence[dict[str, Any]], text: str) -> list[str]:
     """Return the lines of a table, without columns that are empty."""
-    columns = {one.partition("=")[0]: one.rpartition("=")[2] for one in text.split(" | ")}
-    texts = {key: [cell(looked_up(row, key)) for row in rows] for key in columns}
-    for i, row in enumerate(rows):
-        texts["name"][i] += ": " + row["failed"] if "failed" in row else ""
-        bad = " (SLOWER)" if "figures" in row else " (WRONG)"
-        texts["name"][i] += bad if row.get("ok") is False and "failed" not in row else ""
-    kept = [key for key in columns if any(texts[key])]
-    lines = [" | ".join(columns[key] for key in kept), "|".join("---" for _ in kept)]
-    lines += [" | ".join(line) for line in zip(*(texts[key] for key in kept), strict=True)]
-    return [f"| {lines[0]} |", f"|{lines[1]}|", *(f"| {line} |" for line in lines[2:]), ""]
+    headings = []
+    columns = []
+    for column in text.split(" | "):
+        key = column.partition("=")[0]
+        heading = column.rpartition("=")[2]
+        if key == "name":
+            cells = [name_cell(row) for row in rows]
+        else:
+            cells = [cell(looked_up(row, key)) for row in rows]
+        if any(cells):
+            headings.append(heading)
+            columns.append(cells)
+    lines = [f"| {' | '.join(headings)} |", f"|{'|'.join('---' for _ in headings)}|"]
+    lines += [f"| {' | '.join(line)} |" for line in zip(*columns, strict=True)]
+    return [*lines, ""]
 
 
-def page(found: dict[str, Any]) -> str:
+def conditions(content: dict[str, Any]) -> str:
+    """Return a sentence about the machine, and about what holds for all rows of a program."""
+    machine = dict(content["machine"])
+    parts = [machine.pop("cpu")]
+    machine.pop("versions", None)
+    parts += [f"{name.replace('_', ' ')} {value}" for name, value in machine.items()]
+    for name, value in content.items():
+        if name not in ("program", "machine", "sections", "state"):
+            parts.append(f"{name} {cell(value)}")
+    return ", ".join(parts)
+
+
+def page(content: dict[str, Any]) -> str:
     """Return the page of a JSON file."""
-    title, text, sections = PAGES[found["program"]]
-    machine = dict(found["machine"])
-    versions = ", ".join(f"{k} {v}" for k, v in machine.pop("versions", {}).items())
-    about = [f"{machine.pop('cpu')}", *(f"{k.replace('_', ' ')} {v}" for k, v in machine.items())]
-    about += [
-        f"{k} {cell(v)}"
-        for k, v in found.items()
-        if k not in ("program", "machine", "sections", "state")
-    ]
+    title, text, sections = PAGES[content["program"]]
+    versions = content["machine"].get("versions", {})
+    libraries = ", ".join(f"{library} {version}" for library, version in versions.items())
     lines = [
         f"# {title}",
         "",
         f"Written by `python -m benchmarks pages` from the results of `python -m benchmarks "
-        f"{found['program']}`. {text} Every result was checked. Brackets hold 90 % bootstrap "
+        f"{content['program']}`. {text} Every result was checked. Brackets hold 90 % bootstrap "
         "intervals of the median ratio (\\*: 95 %).",
         "",
-        f"{', '.join(about)}. {versions}. State: {found['state']}.",
+        f"{conditions(content)}. {libraries}. State: {content['state']}.",
         "",
     ]
-    for name, rows in found["sections"].items():
+    for name, rows in content["sections"].items():
         heading, columns = sections[name] if name in sections else sections["*"]
         lines += [f"## {heading.format(name)}", "", *table(rows, columns)]
     return "\n".join(lines)
@@ -369,10 +401,12 @@ def between(values: Iterable[Any]) -> str:
     >>> between([0.904, 1.1]), between([{"ratio": 0.1}]), between([True, False])
     ('0.90 to 1.1', '0.10', '1 of 2')
     """
-    found = sorted(x["ratio"] if isinstance(x, dict) else x for x in values if x is not None)
-    if isinstance(found[0], bool):
-        return f"{sum(found)} of {len(found)}"
-    low, high = (f"{x:#.2g}".rstrip(".") for x in (found[0], found[-1]))
+    known = [value for value in values if value is not None]
+    numbers = sorted(value["ratio"] if isinstance(value, dict) else value for value in known)
+    if isinstance(numbers[0], bool):
+        return f"{sum(numbers)} of {len(numbers)}"
+    low = f"{numbers[0]:#.2g}".rstrip(".")
+    high = f"{numbers[-1]:#.2g}".rstrip(".")
     return low if low == high else f"{low} to {high}"
 
 
@@ -435,13 +469,13 @@ def in_memory() -> str:
     )
     if "first" in ours:
         text += f" The first run of a process takes {ours['first']:.1f} s."
-    kept = rows.get("da.fft, memory kept", {})
-    freed = rows.get("da.fft, memory freed", {})
-    if "warm" in kept and "warm" in freed:
+    keeping = rows.get("da.fft, memory kept", {})
+    freeing = rows.get("da.fft, memory freed", {})
+    if "warm" in keeping and "warm" in freeing:
         text += (
-            f" `da.fft` after `rechunk(-1)` takes {kept['warm']:.1f} s warm in a process that "
-            f"keeps freed memory, and {freed['warm']:.1f} s (first run: {freed['first']:.1f} s) "
-            "in one with the defaults of the C library."
+            f" `da.fft` after `rechunk(-1)` takes {keeping['warm']:.1f} s warm in a process that "
+            f"keeps freed memory, and {freeing['warm']:.1f} s "
+            f"(first run: {freeing['first']:.1f} s) in one with the defaults of the C library."
         )
     return f"{text} {versions_of('memory')}."
 
@@ -450,12 +484,13 @@ def three() -> list[str]:
     """Return the three numbers of the README."""
     (big,) = (row for row in rows_of("out_of_core.problems") if row["name"] == "3d, AMD EPYC")
     limited = rows_of("limited.one axis")
-    dead = next(row["name"] for row in limited if "da.fft" in row["died"])
+    killed_from = next(row["name"] for row in limited if "da.fft" in row["died"])
     last = limited[-1]
     return [
         in_memory(),
         f"- **{last['peak_gib']['ours']:.1f} GiB** of memory for one axis of {last['name']}, "
-        f"from Zarr to Zarr. In a process of 1 GiB, `da.fft` of one axis is killed from {dead} on.",
+        f"from Zarr to Zarr. In a process of 1 GiB, `da.fft` of one axis is killed from "
+        f"{killed_from} on.",
         f"- **{big['seconds']:.0f} s** for 12 GiB in three axes, from Zarr to Zarr through 2 GiB "
         "of memory and scratch files, in the first run of a process. Copying as many bytes in "
         f"plain files takes {big['efficiency']['ratio']:.1f} times as long.",
@@ -473,28 +508,27 @@ def limited_ratios(contestant: str) -> list[tuple[str, float]]:
 
 def two_axes() -> list[str]:
     """Return the README's sentences about two axes in 1 GiB."""
-    rows = rows_of("limited.two axes")
-    dead = [row["name"] for row in rows if "da.fft" in row["died"]]
-    largest, _ = limited_ratios("da.fft")[-1]
-    alive = between(ratio for _, ratio in limited_ratios("da.fft"))
+    killed = [row for row in rows_of("limited.two axes") if "da.fft" in row["died"]]
+    killed_names = [row["name"] for row in killed]
+    ratios = limited_ratios("da.fft")
+    largest_name, _ = ratios[-1]
     on_distributed = limited_ratios("da.fft, distributed")
-    slower = between(ratio for name, ratio in on_distributed if name in dead)
-    memory = between(
-        row["peak_gib"]["da.fft, distributed"] / row["peak_gib"]["ours"]
-        for row in rows
-        if row["name"] in dead
+    slower = between(ratio for name, ratio in on_distributed if name in killed_names)
+    more_memory = between(
+        row["peak_gib"]["da.fft, distributed"] / row["peak_gib"]["ours"] for row in killed
     )
     lines = [
         "Two axes, of which one is cut into chunks, can also be transformed by `da.fft` one after",
         "the other, with a `rechunk` between them. We compared that in processes limited to 1 GiB,",
-        f"each with one run. Up to {largest}, `da.fft` on dask's threads took",
-        f"{alive} times as long as `dask_bigfft`. For {' and '.join(dead)} it was killed. On",
+        f"each with one run. Up to {largest_name}, `da.fft` on dask's threads took",
+        f"{between(ratio for _, ratio in ratios)} times as long as `dask_bigfft`. "
+        f"For {' and '.join(killed_names)} it was killed. On",
         "`distributed`, which writes chunks to the disk, it took for these",
-        f"{slower} times as long as `dask_bigfft`, in {memory} times the memory.",
+        f"{slower} times as long as `dask_bigfft`, in {more_memory} times the memory.",
     ]
-    kept = limited_ratios("da.fft, memory kept")
-    if kept:
-        times = between(ratio for _, ratio in kept)
+    keeping = limited_ratios("da.fft, memory kept")
+    if keeping:
+        times = between(ratio for _, ratio in keeping)
         lines.append(f"With settings of the C library that keep freed memory: {times} times.")
     return lines
 
@@ -519,12 +553,12 @@ def files() -> dict[Path, str]:
     texts = {}
     for path in sorted(RESULTS.glob("*.json")):
         texts[path.with_suffix(".md")] = page(json.loads(path.read_text(encoding="utf-8")))
-    blocks = {
+    generated = {
         ROOT / "README.md": [two_axes(), three()],
         ROOT / "examples" / "guide" / "speeds.md": [figures()],
     }
-    for path, lines in blocks.items():
-        texts[path] = with_figures(path.read_text(encoding="utf-8"), lines)
+    for path, blocks in generated.items():
+        texts[path] = with_figures(path.read_text(encoding="utf-8"), blocks)
     return texts
 
 
@@ -532,13 +566,14 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks pages")
     parser.add_argument("--check", action="store_true", help="fail where a file differs")
     args = parser.parse_args(argv)
-    differing = [
-        path
-        for path, text in files().items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
-    for path in differing:
-        print(f"{'differs' if args.check else 'written'}: {path.relative_to(ROOT)}")
-        if not args.check:
-            path.write_text(files()[path], encoding="utf-8")
+    differing = {}
+    for path, text in files().items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            differing[path] = text
+    for path, text in differing.items():
+        if args.check:
+            print(f"differs: {path.relative_to(ROOT)}")
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"written: {path.relative_to(ROOT)}")
     return int(args.check and bool(differing))

@@ -5,12 +5,14 @@ processes, with small blocks merged as the settings say and with none merged.
 """
 
 import dataclasses
+import itertools
 import multiprocessing
 import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +41,26 @@ TINY_BLOCK = (4, 32)
 
 def tiny_blocks(side: int, repeat: int) -> dict[str, Any]:
     """Measure the transform of a square in tiny blocks, and adding 1 to each of them."""
-    problem = Problem("fft2", (side, side), "c16", (side // TINY_BLOCK[0], side // TINY_BLOCK[1]))
+    rows, columns = TINY_BLOCK
+    problem = Problem("fft2", (side, side), "c16", ways=(side // rows, side // columns))
     x, truth = data_of(problem)
     with tempfile.TemporaryDirectory() as folder, cluster(2, Path(folder)) as client:
-        there = client.persist(x)
+        x_on_workers = client.persist(x)
 
-        def work() -> Any:
-            return graph_of(problem, there).compute()
+        def transform() -> Any:
+            return graph_of(problem, x_on_workers).compute()
 
-        first, result = seconds_of(work)
+        def add_1() -> Any:
+            return (x_on_workers + 1).compute()
+
+        first_seconds, result = seconds_of(transform)
         check = truth.check(result)
-        works = {"transform": work, "add 1": lambda: (there + 1).compute()}
-        times = alternate(works, repeat)
+        times = alternate({"transform": transform, "add_1": add_1}, repeat)
     return {
-        "blocks": there.npartitions,
-        "first": first,
-        **{name.replace(" ", "_"): statistics.median(found) for name, found in times.items()},
+        "blocks": x_on_workers.npartitions,
+        "first": first_seconds,
+        "transform": statistics.median(times["transform"]),
+        "add_1": statistics.median(times["add_1"]),
         **core.outcome(check),
     }
 
@@ -62,49 +68,56 @@ def tiny_blocks(side: int, repeat: int) -> dict[str, Any]:
 def against_threads(nbytes: int, workers: int, repeat: int) -> dict[str, Any]:
     """Measure p2p between workers against as many threads of this process."""
     problem = Problem("fftn", (nbytes // (8 << 16), 256, 256), "c8", 8 * workers)
-    with on_workers(problem, workers) as (client, there, work, check):
-        here = client.compute(there).result()
+    with on_workers(problem, workers) as (client, x_on_workers, by_p2p, check):
+        values = client.compute(x_on_workers).result()
         options = {"scheduler": "threads", "num_workers": workers, **settings(carrier="auto")}
 
         def by_threads() -> Any:
             with dask.config.set(options):
-                array = da.from_array(here, chunks=problem.chunks, name=False)
+                array = da.from_array(values, chunks=problem.chunks, name=False)
                 return graph_of(problem, array).persist()
 
-        works = {"p2p": work, "threads": by_threads}
+        works = {"p2p": by_p2p, "threads": by_threads}
         alternate(works, 2)
         times = alternate(works, repeat)
     return {
         "nbytes": problem.nbytes,
-        **{name: statistics.median(t) for name, t in times.items()},
+        "p2p": statistics.median(times["p2p"]),
+        "threads": statistics.median(times["threads"]),
         "against_threads": core.ratio(times["p2p"], times["threads"]),
         **core.outcome(check),
     }
 
 
-def copies(nbytes: int, ready: Any, times: Any) -> None:
+#: Copies of a process, of which it tells the mean seconds.
+COPIES = 4
+
+
+def copy_at_once(nbytes: int, barrier: Any, times: Any) -> None:
+    """Copy memory when all processes are ready; put the seconds of a copy into a queue."""
     source = np.ones(nbytes // 8)
     target = np.zeros_like(source)
-    ready.wait()
+    barrier.wait()
     started = time.perf_counter()
-    for _ in range(4):
+    for _ in range(COPIES):
         np.copyto(target, source)
-    times.put((time.perf_counter() - started) / 4)
+    times.put((time.perf_counter() - started) / COPIES)
 
 
 def copy_seconds(processes: int, nbytes: int) -> float:
     """Return the seconds of processes that copy as many bytes each at the same time."""
     context = multiprocessing.get_context("spawn")
-    ready = context.Barrier(processes)
+    barrier = context.Barrier(processes)
     times = context.Queue()
-    one = {"target": copies, "args": (nbytes, ready, times)}
-    children = [context.Process(**one) for _ in range(processes)]
-    for child in children:
+    children = []
+    for _ in range(processes):
+        child = context.Process(target=copy_at_once, args=(nbytes, barrier, times))
         child.start()
-    found = [times.get(timeout=120) for _ in children]
+        children.append(child)
+    seconds = [times.get(timeout=120) for _ in children]
     for child in children:
         child.join()
-    return float(max(found))
+    return float(max(seconds))
 
 
 def scaling(workers: int, nbytes: int, repeat: int) -> dict[str, Any]:
@@ -113,7 +126,7 @@ def scaling(workers: int, nbytes: int, repeat: int) -> dict[str, Any]:
     problem = Problem("fftn", (planes, 256, 256), "c8", 8 * workers)
     with on_workers(problem, workers) as (client, _, work, check):
         y = work()
-        owners = [worker for workers in client.who_has(y).values() for worker in workers]
+        owners = Counter(itertools.chain.from_iterable(client.who_has(y).values()))
         del y
         times: dict[str, list[float]] = {"seconds": [], "copy": []}
         for _ in range(repeat):
@@ -123,45 +136,53 @@ def scaling(workers: int, nbytes: int, repeat: int) -> dict[str, Any]:
     return {
         "workers": workers,
         "bytes_each": nbytes,
-        **{name: statistics.median(found) for name, found in times.items()},
-        "blocks_by_worker": sorted(Counter(owners).values()),
+        "seconds": statistics.median(times["seconds"]),
+        "copy": statistics.median(times["copy"]),
+        "blocks_by_worker": sorted(owners.values()),
         "peak_gib": max(peaks.values()) / GIB,
         **core.outcome(check),
     }
 
 
-def main(argv: Sequence[str]) -> int:
-    args = core.arguments("clusters", __doc__).parse_args(argv)
-    results = core.Results(args, "clusters")
+def jobs(args: Any) -> dict[tuple[str, str], Callable[[], dict[str, Any]]]:
+    """Return what measures each row, by section and name."""
     nbytes = max(1 << 20, int(256 * MIB * args.scale))
-    jobs: dict[tuple[str, str], Any] = {}
+    jobs: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {}
     for name in FIRST:
-        for merge in (True, False):
-            label = f"{name} blocks" + ("" if merge else ", none merged")
-            jobs["first", label] = lambda name=name, merge=merge: first(args, name, merge)
+        jobs["first", f"{name} blocks"] = partial(first, args, name, merge=True)
+        jobs["first", f"{name} blocks, none merged"] = partial(first, args, name, merge=False)
     for name, side in TINY.items():
-        side = side if args.scale >= 1 else 64
-        jobs["tiny", name] = lambda side=side: tiny_blocks(side, args.repeat)
-    jobs["p2p", "2 workers"] = lambda: against_threads(2 * nbytes, 2, args.repeat)
+        scaled_side = side if args.scale >= 1 else 64
+        jobs["tiny", name] = partial(tiny_blocks, scaled_side, args.repeat)
+    jobs["p2p", "2 workers"] = partial(against_threads, 2 * nbytes, 2, args.repeat)
     for workers in (1, 2, 4):
         repeat = args.repeat if workers < 4 else 1
-        jobs["scale", f"{workers} workers"] = lambda w=workers, r=repeat: scaling(w, nbytes, r)
-    labels = core.chosen([f"{section}: {name}" for section, name in jobs], args.only)
-    for section, name in (label.split(": ") for label in labels):
-        if results.lacks(section, name):
-            results.add(section, name, **jobs[section, name]())
-    return int(not results.ok)
+        jobs["scale", f"{workers} workers"] = partial(scaling, workers, nbytes, repeat)
+    return jobs
 
 
 def first(args: Any, name: str, merge: bool) -> dict[str, Any]:
     """Measure a first task with the client in a new process."""
     with tempfile.TemporaryDirectory() as folder:
         task = Task(args.scale, args.threads, 1, "auto", Path(folder))
-        found = core.call(first_of, name, merge, dataclasses.asdict(task))
-    return {"failed": found["error"]} if "error" in found else found
+        row = core.call(first_of, name, merge, dataclasses.asdict(task))
+    return {"failed": row["error"]} if "error" in row else row
 
 
-def first_of(name: str, merge: bool, task: dict[str, Any]) -> dict[str, Any]:
-    figures, check = first_task(*FIRST[name], Task(**task), merge)
-    client = figures["client bytes"] / GIB
-    return {"seconds": figures["seconds"], "client_gib": client, **check}
+def first_of(name: str, merge: bool, fields: dict[str, Any]) -> dict[str, Any]:
+    """Measure a first task with the client in this process."""
+    shape, chunks = FIRST[name]
+    figures, check = first_task(shape, chunks, Task(**fields), merge)
+    client_gib = figures["client bytes"] / GIB
+    return {"seconds": figures["seconds"], "client_gib": client_gib, **check}
+
+
+def main(argv: Sequence[str]) -> int:
+    args = core.arguments("clusters", __doc__).parse_args(argv)
+    results = core.Results(args, "clusters")
+    by_label = {f"{section}: {name}": job for (section, name), job in jobs(args).items()}
+    for label in core.chosen(by_label, args.only):
+        section, name = label.split(": ")
+        if results.lacks(section, name):
+            results.add(section, name, **by_label[label]())
+    return int(not results.ok)

@@ -50,20 +50,41 @@ def by_hand(x: da.Array, y: da.Array) -> da.Array:
     """Compose the convolution of `dask.array.fft`, in blocks again at the end."""
     full = x.shape[0] + y.shape[0] - 1
     n = scipy.fft.next_fast_len(full, True)
-    spectra = [da.fft.rfft(a.rechunk({0: -1}), n=n) for a in (x, y)]
-    whole = da.fft.irfft(spectra[0] * spectra[1], n=n)[:full]
+    x_spectrum = da.fft.rfft(x.rechunk({0: -1}), n=n)
+    y_spectrum = da.fft.rfft(y.rechunk({0: -1}), n=n)
+    whole = da.fft.irfft(x_spectrum * y_spectrum, n=n)[:full]
     return whole.rechunk({0: x.chunksize[0]})
+
+
+def by_fftconvolve(inputs: Inputs) -> da.Array:
+    return signal.fftconvolve(inputs.lazy_x, inputs.lazy_y).persist()
+
+
+def by_oaconvolve(inputs: Inputs) -> da.Array:
+    return signal.oaconvolve(inputs.lazy_x, inputs.lazy_y).persist()
+
+
+def by_dask(inputs: Inputs) -> da.Array:
+    return by_hand(inputs.lazy_x, da.asarray(inputs.lazy_y)).persist()
+
+
+def by_scipy(inputs: Inputs) -> np.ndarray:
+    return scipy.signal.fftconvolve(inputs.x, inputs.y)
+
+
+def by_oaconvolve_of_scipy(inputs: Inputs) -> np.ndarray:
+    return scipy.signal.oaconvolve(inputs.x, inputs.y)
 
 
 #: Ours, and peers. Ours keeps its memory itself, so its processes have glibc's defaults.
 OURS: dict[str, Callable[[Inputs], Any]] = {
-    "fftconvolve": lambda i: signal.fftconvolve(i.lazy_x, i.lazy_y).persist(),
-    "oaconvolve": lambda i: signal.oaconvolve(i.lazy_x, i.lazy_y).persist(),
+    "fftconvolve": by_fftconvolve,
+    "oaconvolve": by_oaconvolve,
 }
 PEERS: dict[str, Callable[[Inputs], Any]] = {
-    "da.fft": lambda i: by_hand(i.lazy_x, da.asarray(i.lazy_y)).persist(),
-    "scipy": lambda i: scipy.signal.fftconvolve(i.x, i.y),
-    "scipy.oaconvolve": lambda i: scipy.signal.oaconvolve(i.x, i.y),
+    "da.fft": by_dask,
+    "scipy": by_scipy,
+    "scipy.oaconvolve": by_oaconvolve_of_scipy,
 }
 PROBLEMS = {
     "full": ("fftconvolve", "da.fft", "scipy"),
@@ -97,13 +118,8 @@ def names_of(label: str) -> tuple[str, str]:
 def measured(label: str, samples: int, task: dict[str, Any]) -> dict[str, Any]:
     """Return times, memory and a check of one contestant in this process."""
     problem, contestant = names_of(label)
-    dask.config.set(
-        {
-            "scheduler": "threads",
-            "num_workers": task["threads"],
-            "bigfft.kernel": task["kernel"],
-        }
-    )
+    dask.config.set({"bigfft.kernel": task["kernel"]})
+    dask.config.set(scheduler="threads", num_workers=task["threads"])
     convolve = {**OURS, **PEERS}[contestant]
     convolve(Inputs.of("taps", 1 << 14))  # imports
     inputs = Inputs.of(problem, samples)
@@ -120,16 +136,20 @@ def main(argv: Sequence[str]) -> int:
     results = core.Results(args, "convolution", kernel=task["kernel"])
     samples = max(2 * TAPS, int((1 << 26) * args.scale))
     for label in results.missing("runs", core.chosen(labels(), args.only)):
-        _, contestant = names_of(label)
-        memory = core.memory_mode(label)
         runs: list[dict[str, Any]] = []
         while len(runs) < args.processes and not (runs and results.over):
-            run = core.call(measured, label, samples, task, memory=memory)
+            run = core.call(measured, label, samples, task, memory=core.memory_mode(label))
             runs.append(run)
-            if "error" in run or (contestant in PEERS and run["first"] > SLOW):
+            if "error" in run or is_slow(label, run["first"]):
                 break
         results.add("runs", label, **summary(runs))
     return int(not results.ok)
+
+
+def is_slow(label: str, first_seconds: float) -> bool:
+    """Return whether a contestant is a peer whose first run took too long to be repeated."""
+    _, contestant = names_of(label)
+    return contestant in PEERS and first_seconds > SLOW
 
 
 def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

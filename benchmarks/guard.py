@@ -31,38 +31,58 @@ SIDES = ("before", "after")
 LEAST_PAIRS = 5
 
 
+#: What a process of each side returned.
+Pair = dict[str, dict[str, Any]]
+
+
 @dataclass
 class Guard:
-    """Two trees, and how each row is run on them."""
+    """Two trees, and how each row is run on them.
+
+    Parameters
+    ----------
+    trees : dict of str to Path
+        Source tree of each side.
+    folder : Path
+        Temporary folder for caches and files.
+    task : dict
+        Fields of `rows.Task` except for its folder.
+    """
 
     trees: dict[str, Path]
     folder: Path
     task: dict[str, Any]
 
-    def call(self, side: str, row: str, prepare: bool = False) -> dict[str, Any]:
-        """Return what a process on one of the trees finds."""
-        tree = self.trees[side]
+    def environment(self, side: str) -> dict[str, str]:
+        """Return the variables of a process that imports the package of one of the trees."""
         cache = self.folder / f"cache-{side}"  # measured speeds and compiled code
-        task = self.task | {"folder": str(self.folder / "files")}
         package = self.folder / side / "dask_bigfft"  # alone, so that benchmarks are those of here
         if not package.is_symlink():
             package.parent.mkdir()
-            package.symlink_to(tree / "dask_bigfft")
+            package.symlink_to(self.trees[side] / "dask_bigfft")
         path = [str(package.parent), str(core.ROOT), os.environ.get("PYTHONPATH", "")]
-        env = core.environment(
+        variables = core.environment(
             PYTHONPATH=os.pathsep.join(filter(None, path)),
             XDG_CACHE_HOME=str(cache),
             NUMBA_CACHE_DIR=str(cache / "numba"),
         )
-        for name in [name for name in env if name.startswith("DASK_BIGFFT")]:
-            del env[name]
+        return {
+            name: value for name, value in variables.items() if not name.startswith("DASK_BIGFFT")
+        }
+
+    def call(self, side: str, row: str, prepare: bool = False) -> dict[str, Any]:
+        """Return the answer of a process that runs or prepares a row on one of the trees."""
+        task = self.task | {"folder": str(self.folder / "files")}
         command = ["-P", "-m", "benchmarks.rows", json.dumps([row, task, prepare])]
-        answer = core.child(command, env, limit=0 if prepare else ROWS[row].limit)
-        if "error" not in answer and Path(answer["package"]).resolve() != tree.resolve():
+        limit = 0 if prepare else ROWS[row].limit
+        answer = core.child(command, self.environment(side), limit=limit)
+        if "error" in answer:
+            return answer
+        if Path(answer["package"]).resolve() != self.trees[side].resolve():
             raise RuntimeError(f"{side}: dask_bigfft was imported from {answer['package']}")
         return answer
 
-    def pair(self, number: int, row: str) -> dict[str, dict[str, Any]]:
+    def pair(self, number: int, row: str) -> Pair:
         """Run a row on both trees; the order changes from pair to pair."""
         order = SIDES if number % 2 == 0 else SIDES[::-1]
         return {side: self.call(side, row) for side in order}
@@ -73,45 +93,75 @@ class Guard:
             prepared = self.call("after", row, prepare=True)
             if "error" in prepared:
                 return {"ok": False, "failed": prepared["error"]}
-        found: list[dict[str, dict[str, Any]]] = []
+        answers: list[Pair] = []
         for number in range(pairs):
-            found.append(self.pair(number, row))
-            if any("error" in answer for answer in found[-1].values()):
+            pair = self.pair(number, row)
+            answers.append(pair)
+            if any("error" in answer for answer in pair.values()):
                 break
         shutil.rmtree(self.folder / "files", ignore_errors=True)
-        return summary(found, ROWS[row].bound)
+        return summary(answers, ROWS[row].bound)
 
 
-def summary(pairs: Sequence[dict[str, dict[str, Any]]], bound: float) -> dict[str, Any]:
-    """Return the medians, ratios and verdicts of a row, or what went wrong.
-
-    >>> def pair(seconds):
-    ...     return {side: {"figures": {"seconds": t}, "check": {"ok": True}}
-    ...             for side, t in zip(("before", "after"), seconds)}
-    >>> found = summary([pair((1.0, 1.2 + i / 100)) for i in range(9)], 1.05)
-    >>> found["figures"]["seconds"]["verdict"], found["ok"]
-    ('slower', False)
-    """
+def failure_of(pairs: Sequence[Pair]) -> str | None:
+    """Return what went wrong in the first process that gave no right result, if one did."""
     for pair in pairs:
         for side, answer in pair.items():
             if "error" in answer:
-                return {"ok": False, "failed": f"{side}: {answer['error']}"}
+                return f"{side}: {answer['error']}"
             if not answer["check"]["ok"]:
-                return {"ok": False, "failed": f"{side}: wrong result: {answer['check']}"}
+                return f"{side}: wrong result: {answer['check']}"
+    return None
+
+
+def compared(
+    before: Sequence[float],
+    after: Sequence[float],
+    bound: float,
+) -> dict[str, Any]:
+    """Return the medians of a figure on both sides, their ratio, and the verdict."""
+    ratio = core.ratio(after, before)
+    verdict = "open"
+    if ratio["high"] <= bound:
+        verdict = "ok"
+    elif ratio["low"] > bound and len(before) >= LEAST_PAIRS:
+        verdict = "slower"
+    return {
+        "before": core.median(before),
+        "after": core.median(after),
+        **ratio,
+        "verdict": verdict,
+    }
+
+
+def summary(pairs: Sequence[Pair], bound: float) -> dict[str, Any]:
+    """Return the medians, ratios and verdicts of a row, or what went wrong.
+
+    >>> def pair(*seconds):
+    ...     return {side: {"figures": {"seconds": t}, "check": {"ok": True}}
+    ...             for side, t in zip(("before", "after"), seconds)}
+    >>> row = summary([pair(1.0, 1.2 + i / 100) for i in range(9)], bound=1.05)
+    >>> row["figures"]["seconds"]["verdict"], row["ok"]
+    ('slower', False)
+    """
+    failure = failure_of(pairs)
+    if failure is not None:
+        return {"ok": False, "failed": failure}
+    answers = [answer for pair in pairs for answer in pair.values()]
     figures = {}
-    names = [pair[side]["figures"] for pair in pairs for side in SIDES]
-    for name in [name for name in names[0] if all(name in found for found in names)]:
-        before, after = ([pair[side]["figures"][name] for pair in pairs] for side in SIDES)
-        found = core.ratio(after, before)
-        verdict = "ok" if found["high"] <= bound else "open"
-        if found["low"] > bound and len(pairs) >= LEAST_PAIRS:
-            verdict = "slower"
-        medians = {"before": core.median(before), "after": core.median(after)}
-        figures[name] = {**medians, **found, "verdict": verdict}
-    cgroup = [a["cgroup"] for pair in pairs for a in pair.values() if "cgroup" in a]
-    ok = all(figure["verdict"] != "slower" for figure in figures.values())
-    limited = {"cgroup": all(cgroup)} if cgroup else {}
-    return {"ok": ok, "bound": bound, **limited, "figures": figures}
+    for name in pairs[0]["before"]["figures"]:
+        if not all(name in answer["figures"] for answer in answers):
+            continue
+        before = [pair["before"]["figures"][name] for pair in pairs]
+        after = [pair["after"]["figures"][name] for pair in pairs]
+        figures[name] = compared(before, after, bound)
+    row: dict[str, Any] = {"ok": True, "bound": bound}
+    if any(figure["verdict"] == "slower" for figure in figures.values()):
+        row["ok"] = False
+    in_cgroups = [answer["cgroup"] for answer in answers if "cgroup" in answer]
+    if in_cgroups:
+        row["cgroup"] = all(in_cgroups)
+    return {**row, "figures": figures}
 
 
 def tree_of(text: str) -> Path:
@@ -136,16 +186,23 @@ def main(argv: Sequence[str]) -> int:
     add("--gpu", action="store_true", help="run the rows for a GPU, and only these")
     add("--pairs", type=int, default=9, metavar="N", help="pairs of processes (default: 9)")
     args = parser.parse_args(argv)
-    rows = core.chosen([name for name, row in ROWS.items() if row.gpu == args.gpu], args.only)
-    if core.load()[0] > 0.5 * args.threads:
-        print(f"the machine is busy (load {core.load()[0]}): ratios may be noise", file=sys.stderr)
+    names = [name for name, row in ROWS.items() if row.gpu == args.gpu]
+    rows = core.chosen(names, args.only)
+    load = core.load()[0]
+    if load > 0.5 * args.threads:
+        print(f"the machine is busy (load {load}): ratios may be noise", file=sys.stderr)
     trees = {side: tree_of(getattr(args, side)) for side in SIDES}
     commits = {side: core.commit(tree) for side, tree in trees.items()}
     kernel = args.kernels[-1]
     results = core.Results(args, "guard", pairs=args.pairs, kernel=kernel, **commits)
-    task = {name: getattr(args, name) for name in ("scale", "threads", "repeat")}
+    task = {
+        "scale": args.scale,
+        "threads": args.threads,
+        "repeat": args.repeat,
+        "kernel": kernel,
+    }
     with tempfile.TemporaryDirectory(prefix="guard-", ignore_cleanup_errors=True) as folder:
-        guard = Guard(trees, Path(folder).resolve(), task | {"kernel": kernel})
+        guard = Guard(trees, Path(folder).resolve(), task)
         for row in results.missing("rows", rows):
             results.add("rows", row, **guard.row(row, args.pairs))
     for row in results.content["sections"].get("rows", []):
@@ -159,8 +216,8 @@ def report(row: dict[str, Any]) -> list[str]:
     if "failed" in row:
         return [f"{row['name']:28} FAILED  {row['failed']}"]
     return [
-        f"{row['name']:28} {name:18} {one['before']:.4g} -> {one['after']:.4g}  "
-        f"x{one['ratio']:.3f} ({one['low']:.3f} to {one['high']:.3f}, {one['n']} pairs, "
-        f"bound {row['bound']}) {one['verdict']}"
-        for name, one in row["figures"].items()
+        f"{row['name']:28} {name:18} {figure['before']:.4g} -> {figure['after']:.4g}  "
+        f"x{figure['ratio']:.3f} ({figure['low']:.3f} to {figure['high']:.3f}, "
+        f"{figure['n']} pairs, bound {row['bound']}) {figure['verdict']}"
+        for name, figure in row["figures"].items()
     ]

@@ -15,7 +15,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,30 @@ from benchmarks import core, problems, rows
 from dask_bigfft import fft
 
 CHUNK = 16 * problems.MIB
-SHAPES = {
-    "one axis": [(1 << 23 + i,) for i in range(6)],
-    "two axes": [(4096 << i - i // 2, 2048 << i // 2) for i in range(6)],
+#: Shapes of 64 MiB to 2 GiB of float64.
+SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "one axis": [(1 << 23,), (1 << 24,), (1 << 25,), (1 << 26,), (1 << 27,), (1 << 28,)],
+    "two axes": [
+        (4096, 2048),
+        (8192, 2048),
+        (8192, 4096),
+        (16384, 4096),
+        (16384, 8192),
+        (32768, 8192),
+    ],
 }
-#: Problems by section and name.
-PROBLEMS = {
-    (section, f"{8 * math.prod(shape) // problems.MIB} MiB"): problems.Problem(
-        "rfftn", shape, "f8", 8 * math.prod(shape) // CHUNK
-    )
-    for section, shapes in SHAPES.items()
-    for shape in shapes
-}
+
+
+def all_problems() -> Iterator[tuple[tuple[str, str], problems.Problem]]:
+    """Yield section and name of each problem, and the problem."""
+    for section, shapes in SHAPES.items():
+        for shape in shapes:
+            nbytes = 8 * math.prod(shape)
+            problem = problems.Problem("rfftn", shape, "f8", ways=nbytes // CHUNK)
+            yield (section, f"{nbytes // problems.MIB} MiB"), problem
+
+
+PROBLEMS = dict(all_problems())
 CONTESTANTS = (
     "ours",
     "da.fft",
@@ -49,7 +61,13 @@ CONTESTANTS = (
 ENOUGH_FAILURES = 2
 
 
-def job(contestant: str, source: str, target: str, threads: int, limit: int) -> dict[str, Any]:
+def job(
+    contestant: str,
+    source: str,
+    target: str,
+    threads: int,
+    limit: int,
+) -> dict[str, Any]:
     """Transform a Zarr array into another one; return seconds and peak memory."""
     settings = {"array.chunk-size": CHUNK, "scheduler": "threads", "num_workers": threads}
     if "distributed" in contestant:
@@ -57,9 +75,13 @@ def job(contestant: str, source: str, target: str, threads: int, limit: int) -> 
 
         settings.pop("scheduler")
         distributed.Client(
-            processes=False, n_workers=1, threads_per_worker=threads, memory_limit=int(0.8 * limit),
-            local_directory=str(Path(target).parent), dashboard_address=None,
-        )  # fmt: skip
+            processes=False,
+            n_workers=1,
+            threads_per_worker=threads,
+            memory_limit=int(0.8 * limit),
+            local_directory=str(Path(target).parent),
+            dashboard_address=None,
+        )
 
     def work() -> None:
         x = da.from_zarr(source)
@@ -96,7 +118,14 @@ def measured(problem: problems.Problem, args: Any, limit: int) -> dict[str, Any]
             rows.drop_cache(source)
             memory = core.memory_mode(name)
             run = core.call(
-                job, name, source, target, args.threads, limit, memory=memory, limit=limit
+                job,
+                name,
+                source,
+                target,
+                args.threads,
+                limit,
+                memory=memory,
+                limit=limit,
             )
             runs[name].append(run)
             if "error" not in run:

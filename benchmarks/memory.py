@@ -9,7 +9,7 @@ and runs with the defaults. The last result of each process is checked.
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,36 +47,49 @@ OTHERS = (
     ("real-512x512x256", "rfftn", (512, 512, 256), "f8"),
 )
 
-PROBLEMS = {
-    f"{name}-x{ways}": Problem(kind, shape, dtype, ways)
-    for name, kind, shape, dtype in (
-        *((name, "fftn", shape, dtype) for name, shape, dtype in ARRAYS),
-        *OTHERS,
-    )
-    for ways in (16, 64)
-}
+
+def all_problems() -> Iterator[tuple[str, Problem]]:
+    """Yield each problem with its name: every array in 16 and in 64 blocks."""
+    arrays = [(name, "fftn", shape, dtype) for name, shape, dtype in ARRAYS]
+    for name, kind, shape, dtype in (*arrays, *OTHERS):
+        for ways in (16, 64):
+            yield f"{name}-x{ways}", Problem(kind, shape, dtype, ways)
+
+
+PROBLEMS = dict(all_problems())
 
 
 @dataclass
 class Contestant:
-    """Who transforms the input: `run` is timed, `before` is not."""
+    """A call that transforms the input: `run` is timed, `before` is not."""
 
     run: Callable[[], Any]
     before: Callable[[], Any] | None = None
 
 
-def scipy(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> Contestant:
+def scipy(
+    problem: Problem,
+    x: np.ndarray,
+    out: np.ndarray,
+    threads: int,
+) -> Contestant:
     import scipy.fft
 
     transform = getattr(scipy.fft, problem.kind)
     if problem.real:
         return Contestant(lambda: transform(x, workers=threads))
     return Contestant(
-        lambda: transform(out, overwrite_x=True, workers=threads), lambda: np.copyto(out, x)
+        run=lambda: transform(out, overwrite_x=True, workers=threads),
+        before=lambda: np.copyto(out, x),
     )
 
 
-def ducc0(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> Contestant:
+def ducc0(
+    problem: Problem,
+    x: np.ndarray,
+    out: np.ndarray,
+    threads: int,
+) -> Contestant:
     from ducc0.fft import c2c, r2c
 
     transform = r2c if problem.real else c2c
@@ -84,7 +97,12 @@ def ducc0(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> Con
     return Contestant(lambda: transform(x, axes=axes, out=out, nthreads=threads))
 
 
-def mkl_fft(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> Contestant:
+def mkl_fft(
+    problem: Problem,
+    x: np.ndarray,
+    out: np.ndarray,
+    threads: int,
+) -> Contestant:
     import mkl_fft as mkl
     from threadpoolctl import threadpool_limits
 
@@ -92,7 +110,12 @@ def mkl_fft(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> C
     return Contestant(lambda: getattr(mkl, problem.kind)(x, out=out))
 
 
-def fftw(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> Contestant:
+def fftw(
+    problem: Problem,
+    x: np.ndarray,
+    out: np.ndarray,
+    threads: int,
+) -> Contestant:
     import pyfftw
 
     axes = tuple(range(x.ndim))
@@ -105,23 +128,36 @@ def fftw(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> Cont
     return Contestant(run)
 
 
-def dask_fft(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> Contestant:
+def dask_fft(
+    problem: Problem,
+    x: np.ndarray,
+    out: np.ndarray,
+    threads: int,
+) -> Contestant:
     array = lazy(x, problem.chunks)
     if x.ndim == 1:
         return Contestant(da.fft.fft(array.rechunk({0: -1})).persist)
     inner = tuple(range(1, x.ndim))
-    y = (da.fft.rfftn if problem.real else da.fft.fftn)(array, axes=inner)
-    y = da.fft.fft(y.rechunk({0: -1, **dict.fromkeys(inner, "auto")}), axis=0)
-    return Contestant(y.persist)
+    transform = da.fft.rfftn if problem.real else da.fft.fftn
+    y = transform(array, axes=inner)
+    chunks = {0: -1, **dict.fromkeys(inner, "auto")}
+    return Contestant(da.fft.fft(y.rechunk(chunks), axis=0).persist)
 
 
-#: Peers by name: the module that each needs, and how it is made.
-PEERS: dict[str, tuple[str, Callable[[Problem, np.ndarray, np.ndarray, int], Contestant]]] = {
-    "scipy": ("scipy", scipy),
-    "ducc0": ("ducc0", ducc0),
-    "mkl_fft": ("mkl_fft", mkl_fft),
-    "FFTW (ESTIMATE)": ("pyfftw", fftw),
-    "da.fft": ("dask", dask_fft),
+@dataclass(frozen=True)
+class Peer:
+    """Another library: the module that it needs, and how its contestant is made."""
+
+    module: str
+    contestant: Callable[[Problem, np.ndarray, np.ndarray, int], Contestant]
+
+
+PEERS = {
+    "scipy": Peer("scipy", scipy),
+    "ducc0": Peer("ducc0", ducc0),
+    "mkl_fft": Peer("mkl_fft", mkl_fft),
+    "FFTW (ESTIMATE)": Peer("pyfftw", fftw),
+    "da.fft": Peer("dask", dask_fft),
 }
 
 
@@ -171,9 +207,8 @@ def peer(problem: Problem, truth: Truth, library: str, task: dict[str, Any]) -> 
     """Return the figures of another library."""
     x = np.zeros(problem.shape, problem.dtype)
     out = np.zeros(problem.out_shape, problem.out_dtype)
-    _, make = PEERS[library]
-    contestant = make(problem, x, out, task["threads"])  # FFTW's planner may overwrite the arrays
-    fill(x)
+    contestant = PEERS[library].contestant(problem, x, out, task["threads"])
+    fill(x)  # only now: FFTW's planner may overwrite the arrays
     timing = timed(contestant.run, task["repeat"], contestant.before, slow=SLOW)
     return {**timing.figures, "nbytes": problem.nbytes, **truth.check(timing.result)}
 
@@ -182,14 +217,15 @@ def labels_of(task: dict[str, Any]) -> list[str]:
     """Return the names of all contestants: library, then FFT library or memory mode."""
     labels = [f"ours, {kernel}" for kernel in task["kernels"]]
     for library in task["peers"]:
-        module, _ = PEERS[library]
-        if find_spec(module) is not None:
+        if find_spec(PEERS[library].module) is not None:
             labels += [f"{library}, memory {mode}" for mode in task["memory"]]
     return labels
 
 
 def measured(
-    name: str, labels: Sequence[str], task: dict[str, Any]
+    name: str,
+    labels: Sequence[str],
+    task: dict[str, Any],
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the figures of each process by contestant."""
     with tempfile.TemporaryDirectory() as folder:
@@ -242,26 +278,27 @@ def warm_median(runs: Sequence[dict[str, Any]]) -> float | None:
 
 
 def paired(
-    runs: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], key: str
+    runs: Sequence[dict[str, Any]],
+    others: Sequence[dict[str, Any]],
+    key: str,
 ) -> dict[str, float]:
     """Return the ratio of the seconds of two contestants, in pairs of processes of one turn."""
     above = []
     below = []
     for run, other in zip(runs, others, strict=True):
-        pairs = min(len(run[key]), len(other[key]))
-        above += run[key][:pairs]
-        below += other[key][:pairs]
+        count = min(len(run[key]), len(other[key]))
+        above += run[key][:count]
+        below += other[key][:count]
     return core.ratio(above, below)
 
 
 def fastest_of_ours(runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return the processes of the FFT library with which ours is fastest when warm."""
-    right = [
-        processes
-        for label, processes in runs.items()
-        if label.startswith("ours") and not any("error" in run for run in processes)
-    ]
-    return min(right, key=warm_median, default=[])
+    successful = []
+    for label, processes in runs.items():
+        if label.startswith("ours") and not any("error" in run for run in processes):
+            successful.append(processes)
+    return min(successful, key=warm_median, default=[])
 
 
 def main(argv: Sequence[str]) -> int:

@@ -20,51 +20,74 @@ from benchmarks.rows import STORED, Task, answered, drop_cache, source_path, wri
 
 LIMIT = 2 * GIB
 
+#: Bytes that the plain copy reads and writes at a time.
+COPY_STEP = 8 << 20
 
-def copied(given: dict[str, Any], name: str, nbytes: int) -> dict[str, Any]:
+
+def copied(fields: dict[str, Any], name: str, nbytes: int) -> dict[str, Any]:
     """Copy the source as often as makes so many bytes read and written; return both."""
-    task = Task(**given)
+    task = Task(**fields)
     source = source_path(STORED[name].scaled(task.scale), task)
     files = [path for path in sorted(source.rglob("*")) if path.is_file()]
+    target = task.folder / "copy"
     drop_cache(source)
-    left = nbytes // 2
     started = time.perf_counter()
-    while left > 0:
-        with open(task.folder / "copy", "wb", buffering=0) as target:
-            for path in files:
-                with open(path, "rb", buffering=0) as file:
-                    while left > 0 and (data := file.read(min(8 << 20, left))):
-                        target.write(data)
-                        left -= len(data)
-            os.fsync(target.fileno())
+    remaining = nbytes // 2
+    while remaining > 0:
+        remaining -= copy_files(files, target, remaining)
     seconds = time.perf_counter() - started
-    (task.folder / "copy").unlink()
+    target.unlink()
     return {"seconds": seconds, "moved": nbytes}
+
+
+def copy_files(files: Sequence[Path], target: Path, most: int) -> int:
+    """Write files into a new one, up to a number of bytes; return the bytes that were written."""
+    remaining = most
+    with open(target, "wb", buffering=0) as output:
+        for path in files:
+            with open(path, "rb", buffering=0) as file:
+                while data := file.read(min(COPY_STEP, remaining)):
+                    output.write(data)
+                    remaining -= len(data)
+        os.fsync(output.fileno())
+    return most - remaining
 
 
 def measured(task: Task, name: str, repeat: int) -> dict[str, Any]:
     """Return the medians of runs and copies in turn, and the efficiency."""
     runs: list[dict[str, Any]] = []
     copies: list[dict[str, Any]] = []
-    given = dataclasses.asdict(task)
+    fields = dataclasses.asdict(task)
     for turn in range(repeat):
-        for what in ("ours", "copy") if turn % 2 == 0 else ("copy", "ours"):
-            if what == "ours":
-                found = core.call(answered, f"out-of-core-{name}", given, limit=LIMIT)
+        for contestant in ("ours", "copy") if turn % 2 == 0 else ("copy", "ours"):
+            if contestant == "ours":
+                answer = core.call(answered, f"out-of-core-{name}", fields, limit=LIMIT)
+                runs.append(answer)
             else:
-                found = core.call(copied, given, name, runs[-1]["check"]["moved"], limit=LIMIT)
-            if "error" in found:
-                return {"failed": f"{what}: {found['error']}"}
-            (runs if what == "ours" else copies).append(found)
-    moved = [run["check"]["moved"] for run in runs]
-    speeds = [n / run["figures"]["seconds"] for n, run in zip(moved, runs, strict=True)]
-    plain = [one["moved"] / one["seconds"] for one in copies]
+                moved = runs[-1]["check"]["moved"]
+                answer = core.call(copied, fields, name, moved, limit=LIMIT)
+                copies.append(answer)
+            if "error" in answer:
+                return {"failed": f"{contestant}: {answer['error']}"}
+    nbytes = STORED[name].scaled(task.scale).nbytes
+    return row_of(runs, copies, nbytes)
+
+
+def row_of(
+    runs: Sequence[dict[str, Any]],
+    copies: Sequence[dict[str, Any]],
+    nbytes: int,
+) -> dict[str, Any]:
+    """Return the medians of runs and copies of an array, and the efficiency."""
+    seconds = [run["figures"]["seconds"] for run in runs]
+    speeds = [run["check"]["moved"] / run["figures"]["seconds"] for run in runs]
+    copy_speeds = [copy["moved"] / copy["seconds"] for copy in copies]
     return {
-        "seconds": core.median([run["figures"]["seconds"] for run in runs]),
-        "passes": moved[0] / STORED[name].scaled(task.scale).nbytes,
+        "seconds": core.median(seconds),
+        "passes": runs[0]["check"]["moved"] / nbytes,
         "gib_per_second": (core.median(speeds) or 0.0) / GIB,
-        "copy_gib_per_second": (core.median(plain) or 0.0) / GIB,
-        "efficiency": core.ratio(speeds, plain),
+        "copy_gib_per_second": (core.median(copy_speeds) or 0.0) / GIB,
+        "efficiency": core.ratio(speeds, copy_speeds),
         "cgroup": runs[0]["cgroup"],
         "peak_gib": max(run["figures"]["peak bytes"] for run in runs) / GIB,
         "rounds": runs[0]["check"]["rounds"],

@@ -7,10 +7,11 @@ in which ours plans and makes the lazy result, part of its seconds. One result o
 compared with NumPy's.
 """
 
+import itertools
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -78,18 +79,25 @@ CONTESTANTS = ("ours", *(f"da.fft, memory {mode}" for mode in core.MEMORY))
 
 def start(words: Sequence[str], repeat: int) -> dict[str, Any]:
     """Return the seconds of a process of ours, and of one that imports `dask.array`."""
-    commands = {"ours": words, "dask": ("-c", "import dask.array")}
-    run = partial(subprocess.run, capture_output=True)
-    works = {name: partial(run, [sys.executable, *words]) for name, words in commands.items()}
+
+    def run(*arguments: str) -> None:
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=False)
+
+    works = {
+        "ours": partial(run, *words),
+        "dask": partial(run, "-c", "import dask.array"),
+    }
     times = alternate(works, repeat)
-    return {name: core.median(seconds) for name, seconds in times.items()} | {"ok": True}
+    return {"ours": core.median(times["ours"]), "dask": core.median(times["dask"]), "ok": True}
 
 
 def input_of(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Return random numbers."""
     pairs = np.random.default_rng(1).standard_normal((*shape, 2))
     values = pairs.view("c16")[..., 0]
-    return (values if dtype[0] == "c" else values.real).astype(dtype)
+    if dtype[0] == "f":
+        values = values.real
+    return values.astype(dtype)
 
 
 def whole_axes(kind: str, ndim: int, axis: list[int]) -> dict[int, int]:
@@ -117,14 +125,16 @@ def measure(contestant: str, call: tuple[Any, ...], repeat: int) -> dict[str, An
     def compute() -> np.ndarray:
         return lazy_result().compute()
 
-    truth = getattr(np.fft, kind)(values.astype(np.result_type(values, "f8")), **options)
+    double = values.astype(np.result_type(values, "f8"))
+    truth = getattr(np.fft, kind)(double, **options)
     error = float(np.linalg.norm(compute() - truth) / np.linalg.norm(truth))
+    tolerance = 1e-5 if values.dtype.char in "fF" else 1e-13
     seconds_of_calls(compute, WARM_UP)
     return {
         "seconds": seconds_of_calls(compute, repeat),
         "graph": core.median(seconds_of_calls(lazy_result, repeat)),
         "error": error,
-        "ok": error < (1e-5 if values.dtype.char in "fF" else 1e-13),
+        "ok": error < tolerance,
     }
 
 
@@ -134,7 +144,11 @@ def seconds_of_calls(work: Callable[[], Any], repeat: int) -> list[float]:
 
 
 def in_process(
-    contestant: str, place: str, names: Sequence[str], threads: int, repeat: int
+    contestant: str,
+    place: str,
+    names: Sequence[str],
+    threads: int,
+    repeat: int,
 ) -> dict[str, Any]:
     """Return what `measure` finds of each call in this process, on its threads or workers."""
     with TemporaryDirectory() as folder:
@@ -152,7 +166,13 @@ def measured(place: str, names: Sequence[str], args: Any) -> dict[str, list[dict
     def run(contestant: str) -> dict[str, Any]:
         memory = core.memory_mode(contestant)
         return core.call(
-            in_process, contestant, place, names, args.threads, args.repeat, memory=memory
+            in_process,
+            contestant,
+            place,
+            names,
+            args.threads,
+            args.repeat,
+            memory=memory,
         )
 
     return core.in_turns(CONTESTANTS, args.processes, run)
@@ -173,23 +193,24 @@ def row_of(name: str, runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     if failure is not None:
         return {"failed": failure}
     seconds = {}
-    answers = []
     for contestant, processes in runs.items():
-        measurements = [run[name] for run in processes]
-        seconds[contestant] = [value for answer in measurements for value in answer["seconds"]]
-        answers += measurements
-    ratios = {}
-    for contestant, values in seconds.items():
-        if contestant != "ours":
-            ratios[contestant] = core.ratio(seconds["ours"], values)
+        seconds[contestant] = pooled([process[name]["seconds"] for process in processes])
+    ours = seconds["ours"]
+    peers = [contestant for contestant in runs if contestant != "ours"]
+    measurements = [process[name] for process in pooled(runs.values())]
     return {
         "warm": {contestant: core.median(values) for contestant, values in seconds.items()},
-        "n": len(seconds["ours"]),
-        "graph": statistics.median(run[name]["graph"] for run in runs["ours"]),
-        "cost": ratios,
-        "error": max(answer["error"] for answer in answers),
-        "ok": all(answer["ok"] for answer in answers),
+        "n": len(ours),
+        "graph": statistics.median(process[name]["graph"] for process in runs["ours"]),
+        "cost": {contestant: core.ratio(ours, seconds[contestant]) for contestant in peers},
+        "error": max(measurement["error"] for measurement in measurements),
+        "ok": all(measurement["ok"] for measurement in measurements),
     }
+
+
+def pooled(lists: Iterable[list[Any]]) -> list[Any]:
+    """Return the entries of some lists in one."""
+    return list(itertools.chain.from_iterable(lists))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -198,10 +219,12 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     results = core.Results(args, "small")
     chosen = core.chosen([*NAMES, *STARTS], args.only)
-    for name in results.missing("start", [name for name in STARTS if name in chosen]):
+    starts = [name for name in chosen if name in STARTS]
+    calls = [name for name in chosen if name in NAMES]
+    for name in results.missing("start", starts):
         results.add("start", name, **start(STARTS[name], args.repeat))
     for place in ("threads", "workers"):
-        names = [name for name in NAMES if name in chosen and results.lacks(place, name)]
+        names = list(results.missing(place, calls))
         if names:
             runs = measured(place, names, args)
             for name in names:

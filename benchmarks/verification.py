@@ -4,9 +4,11 @@ A cost is the ratio of seconds to those of the turn's run without checks. The se
 checks ("again") shows the noise. Problems on disk go from file to file through scratch files.
 """
 
+import itertools
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import dask
 
@@ -27,17 +29,26 @@ PROBLEMS = {
 }
 
 
+def measured(problem: Problem, task: Task, stored: bool) -> dict[str, Any]:
+    """Return the row of a problem by one FFT library: seconds, and the cost of each check."""
+    times, check = verified(problem, task, MODES, stored)
+    row = {"seconds": core.median(times["none"])}
+    for mode in MODES[1:]:
+        row[mode] = core.ratio(times[mode], times["none"])
+    return {**row, **core.outcome(check)}
+
+
 def main(argv: Sequence[str]) -> int:
     args = core.arguments("verification", __doc__, repeat=21).parse_args(argv)
     results = core.Results(args, "verification")
+    names = core.chosen(PROBLEMS, args.only)
     with dask.config.set(scheduler="threads", num_workers=args.threads):
-        names = core.chosen(PROBLEMS, args.only)
-        for row in results.missing("costs", [f"{n}, {k}" for k in args.kernels for n in names]):
-            name, kernel = row.split(", ")
+        for kernel, name in itertools.product(args.kernels, names):
+            label = f"{name}, {kernel}"
+            if not results.lacks("costs", label):
+                continue
             with tempfile.TemporaryDirectory() as folder:
                 task = Task(args.scale, args.threads, args.repeat, kernel, Path(folder))
-                times, check = verified(PROBLEMS[name], task, MODES, "disk" in name)
-            costs = {mode: core.ratio(times[mode], times["none"]) for mode in MODES[1:]}
-            seconds = core.median(times["none"])
-            results.add("costs", row, seconds=seconds, **costs, **core.outcome(check))
+                row = measured(PROBLEMS[name], task, stored="disk" in name)
+            results.add("costs", label, **row)
     return int(not results.ok)

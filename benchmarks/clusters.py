@@ -147,18 +147,18 @@ def scaling(workers: int, nbytes: int, repeat: int) -> dict[str, Any]:
 def jobs(args: Any) -> dict[tuple[str, str], Callable[[], dict[str, Any]]]:
     """Return what measures each row, by section and name."""
     nbytes = max(1 << 20, int(256 * MIB * args.scale))
-    jobs: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {}
+    by_row: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {}
     for name in FIRST:
-        jobs["first", f"{name} blocks"] = partial(first, args, name, merge=True)
-        jobs["first", f"{name} blocks, none merged"] = partial(first, args, name, merge=False)
+        by_row["first", f"{name} blocks"] = partial(first, args, name, merge=True)
+        by_row["first", f"{name} blocks, none merged"] = partial(first, args, name, merge=False)
     for name, side in TINY.items():
         scaled_side = side if args.scale >= 1 else 64
-        jobs["tiny", name] = partial(tiny_blocks, scaled_side, args.repeat)
-    jobs["p2p", "2 workers"] = partial(against_threads, 2 * nbytes, 2, args.repeat)
+        by_row["tiny", name] = partial(tiny_blocks, scaled_side, args.repeat)
+    by_row["p2p", "2 workers"] = partial(against_threads, 2 * nbytes, 2, args.repeat)
     for workers in (1, 2, 4):
         repeat = args.repeat if workers < 4 else 1
-        jobs["scale", f"{workers} workers"] = partial(scaling, workers, nbytes, repeat)
-    return jobs
+        by_row["scale", f"{workers} workers"] = partial(scaling, workers, nbytes, repeat)
+    return by_row
 
 
 def first(args: Any, name: str, merge: bool) -> dict[str, Any]:

@@ -15,8 +15,10 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import dask
@@ -33,7 +35,7 @@ from dask_bigfft.memory.limits import machine_nbytes
 from dask_bigfft.planner.candidates import Candidates
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import Machine, Request
-from dask_bigfft.planner.profile import DEFAULT, DeviceProfile
+from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile
 from dask_bigfft.planner.search import all_whole, find_plan, finished, ladder
 from dask_bigfft.transforms.spec import TransformSpec, transform_spec
 
@@ -75,10 +77,11 @@ BEHIND = 0.15
 #: How many times as long as the fastest a plan may take before it drops out of the ranking.
 HOPELESS = 3.0
 
-#: Cheapest plans in memory and by disk that are run, those of all others, finalists, their turns,
-#: and turns of the last two.
+#: Cheapest plans by each carrier that are run, and a sample of all others.
 BY_CARRIER = {"shared": 40, "disk": 5}
 DROPPED = 40
+
+#: Fastest plans that run again, their turns, and the turns of the last two.
 FINALISTS = 6
 FINALS = 9
 DUELS = 31
@@ -95,7 +98,8 @@ def calibrate(args: Any, results: core.Results) -> None:
 
 def errors(args: Any, results: core.Results, problems: dict[str, Problem]) -> None:
     """Add the errors of forecasts; calibration is repeated before each turn."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    forecasts: dict[str, list[float]] = defaultdict(list)
+    measured: dict[str, list[float]] = defaultdict(list)
     for turn in range(args.turns):
         if turn and results.over:
             break
@@ -108,17 +112,17 @@ def errors(args: Any, results: core.Results, problems: dict[str, Problem]) -> No
             y = graph_of(problem, array, kernel=kernel, device="cpu")
             check = truth.check(y.persist())
             times = alternate({"seconds": y.persist}, args.repeat)["seconds"]
-            found.setdefault(row, []).append((plan.expected.seconds, statistics.median(times)))
-            forecast, measured = map(statistics.median, zip(*found[row], strict=True))
-            off = core.ratio(*zip(*found[row], strict=True))
+            forecasts[row].append(plan.expected.seconds)
+            measured[row].append(statistics.median(times))
+            ratio = core.ratio(forecasts[row], measured[row])
             results.add(
                 "errors",
                 row,
                 rounds=plan.notation,
-                forecast=forecast,
-                seconds=measured,
-                forecast_over_measured=off,
-                within=abs(off["ratio"] - 1) <= ERROR,
+                forecast=statistics.median(forecasts[row]),
+                seconds=statistics.median(measured[row]),
+                forecast_over_measured=ratio,
+                within=abs(ratio["ratio"] - 1) <= ERROR,
                 **core.outcome(check),
             )
 
@@ -134,8 +138,11 @@ def every_plan(spec: TransformSpec, request: Request, machine: Machine) -> tuple
     search = Candidates(spec, request, machine)
     search.dearer = math.inf
     for sizes in ladder(spec, request):
-        whole = all_whole(search) and sizes.target >= search.largest_in
-        if candidates := search.in_place() if whole else search.splits(sizes):
+        if all_whole(search) and sizes.target >= search.largest_in:
+            candidates = search.in_place()
+        else:
+            candidates = search.splits(sizes)
+        if candidates:
             return tuple(finished(search, candidate) for candidate in candidates)
     return ()
 
@@ -143,18 +150,30 @@ def every_plan(spec: TransformSpec, request: Request, machine: Machine) -> tuple
 def candidates(problem: Problem, array: da.Array, args: Any) -> list[tuple[Plan, str]]:
     """Return plans with the carriers that they run by, cheapest by the model first."""
     spec = transform_spec(problem.kind, problem.shape, np.dtype(problem.dtype), None, problem.axes)
-    on = Machine(machine_nbytes(), args.threads, 1, profile=known_profile(""), shared=True)
-    found: list[tuple[Plan, str]] = []
-    for carrier, where in (("shared", "memory"), ("disk", "disk")):
-        request = Request(array.chunks, kernel=args.kernels[0], storage=where, device="cpu")
-        trials = region(spec, request, on, args.kernels)[: BY_CARRIER[carrier]]
-        found += [(trial.plan, carrier) for trial in trials]
-    known = {(plan.rounds, plan.result) for plan, _ in found}
-    request = Request(array.chunks, kernel=args.kernels[0], storage="memory", device="cpu")
-    rest = [p for p in every_plan(spec, request, on) if (p.rounds, p.result) not in known]
-    dropped = random.Random(0).sample(rest, min(DROPPED, len(rest)))
-    found.sort(key=lambda pair: pair[0].expected.seconds)
-    return found + [(plan, "shared") for plan in dropped]
+    machine = Machine(
+        memory_limit=machine_nbytes(),
+        threads=args.threads,
+        workers=1,
+        profile=known_profile(""),
+        shared=True,
+    )
+
+    def request(storage: str) -> Request:
+        return Request(array.chunks, kernel=args.kernels[0], storage=storage, device="cpu")
+
+    cheapest: list[tuple[Plan, str]] = []
+    for carrier, storage in (("shared", "memory"), ("disk", "disk")):
+        trials = region(spec, request(storage), machine, args.kernels)
+        cheapest += [(trial.plan, carrier) for trial in trials[: BY_CARRIER[carrier]]]
+    cheapest.sort(key=lambda pair: pair[0].expected.seconds)
+    known = {(plan.rounds, plan.result) for plan, _ in cheapest}
+    others = [
+        plan
+        for plan in every_plan(spec, request("memory"), machine)
+        if (plan.rounds, plan.result) not in known
+    ]
+    dropped = random.Random(0).sample(others, min(DROPPED, len(others)))
+    return cheapest + [(plan, "shared") for plan in dropped]
 
 
 def ranking(args: Any, results: core.Results, problems: dict[str, Problem]) -> None:
@@ -163,35 +182,42 @@ def ranking(args: Any, results: core.Results, problems: dict[str, Problem]) -> N
     for name in results.missing("ranking", problems):
         array, truth = data_of(problems[name])
         plans = candidates(problems[name], array, args)
+        runs = [partial(run_plan, array, plan, carrier) for plan, carrier in plans]
+        check = truth.check(runs[0]())
+        results.add("ranking", name, plans=len(plans), **race(plans, runs), **core.outcome(check))
 
-        def run(number: int, plans: Any = plans, array: da.Array = array) -> Any:
-            plan, carrier = plans[number]
-            with dask.config.set(settings(carrier=carrier)):
-                return transformed_array(array, plan, carrier).persist()
 
-        check = truth.check(run(0))
-        first = {number: seconds_of(lambda n=number: run(n))[0] for number in range(len(plans))}
-        best = min(first.values())
-        fast = [n for n in sorted(first, key=first.__getitem__) if first[n] <= HOPELESS * best]
-        finalists = dict.fromkeys([0, *fast[:FINALISTS]])
-        finals = alternate({str(n): lambda n=n: run(n) for n in finalists}, FINALS)
-        winner = min(finals, key=lambda n: statistics.median(finals[n]))
-        behind = {"ratio": 1.0, "low": 1.0, "high": 1.0, "n": FINALS}
-        if winner != "0":
-            both = alternate({n: lambda n=n: run(int(n)) for n in ("0", winner)}, DUELS)
-            behind = core.ratio(both["0"], both[winner])
-        results.add(
-            "ranking",
-            name,
-            plans=len(plans),
-            first=described(*plans[0]),
-            first_seconds=statistics.median(finals["0"]),
-            fastest=described(*plans[int(winner)]),
-            fastest_seconds=statistics.median(finals[winner]),
-            first_over_fastest=behind,
-            within=behind["ratio"] <= 1 + BEHIND,
-            **core.outcome(check),
-        )
+def run_plan(array: da.Array, plan: Plan, carrier: str) -> da.Array:
+    """Return the result of a transform by a plan and a carrier."""
+    with dask.config.set(settings(carrier=carrier)):
+        return transformed_array(array, plan, carrier).persist()
+
+
+def race(
+    plans: Sequence[tuple[Plan, str]],
+    runs: Sequence[Callable[[], Any]],
+) -> dict[str, Any]:
+    """Return the first plan and the fastest one, with their seconds and the ratio of these."""
+    seconds = [seconds_of(run)[0] for run in runs]
+    longest = HOPELESS * min(seconds)
+    by_seconds = sorted(range(len(runs)), key=seconds.__getitem__)
+    fast = [number for number in by_seconds if seconds[number] <= longest]
+    finalists = dict.fromkeys([0, *fast[:FINALISTS]])
+    finals = alternate({str(number): runs[number] for number in finalists}, FINALS)
+    medians = {int(number): statistics.median(times) for number, times in finals.items()}
+    winner = min(medians, key=medians.__getitem__)
+    behind: dict[str, float] = {"ratio": 1.0, "low": 1.0, "high": 1.0, "n": FINALS}
+    if winner != 0:
+        duel = alternate({"first": runs[0], "winner": runs[winner]}, DUELS)
+        behind = core.ratio(duel["first"], duel["winner"])
+    return {
+        "first": described(*plans[0]),
+        "first_seconds": medians[0],
+        "fastest": described(*plans[winner]),
+        "fastest_seconds": medians[winner],
+        "first_over_fastest": behind,
+        "within": behind["ratio"] <= 1 + BEHIND,
+    }
 
 
 def described(plan: Plan, carrier: str) -> str:
@@ -232,32 +258,92 @@ def tuner(args: Any, results: core.Results, problems: dict[str, Problem]) -> Non
 # --- paper ------------------------------------------------------------------------------------
 
 
-def paper(args: Any, results: core.Results, problems: dict[str, Problem]) -> None:
-    """Add forecasts for large machines, whose speeds are assumed."""
+@dataclass(frozen=True)
+class Case:
+    """A transform of a cube on a large machine that nobody has here.
+
+    Attributes
+    ----------
+    chunks : tuple of tuple of int
+        Blocks of the input.
+    dtype : str
+        Of the input.
+    workers, gpus : int
+        Number of workers, and of GPUs of each.
+    memory : int
+        Bytes of a worker.
+    profile : Profile
+        Assumed speeds.
+    """
+
+    chunks: tuple[tuple[int, ...], ...]
+    dtype: str
+    workers: int
+    gpus: int
+    memory: int
+    profile: Profile
+
+
+def paper_cases() -> dict[str, Case]:
+    """Return the cases by the names of their rows."""
     network = replace(DEFAULT, threads=16, network=1e10, sent_task=1e-4, sent_shard=5e-5)
     cpus = replace(network, network=4e10)
     gpus = replace(cpus, devices=(DeviceProfile(),))
     pencils = ((128,) * 256, (128,) * 256, (1 << 16,))
     slabs = ((4,) * 4096, (16384,), (16384,))
-    cases = {
-        "1 PiB over 4,096 workers, 10 GB/s each": (pencils, "c16", 4096, 0, 1 << 40, network),
-        "16384^3 on 512 H200, 40 GB/s each": (slabs, "c8", 512, 1, 1 << 39, gpus),
-        "16384^3 on the CPUs of these workers": (slabs, "c8", 512, 0, 1 << 39, cpus),
+    return {
+        "1 PiB over 4,096 workers, 10 GB/s each": Case(
+            chunks=pencils,
+            dtype="c16",
+            workers=4096,
+            gpus=0,
+            memory=1 << 40,
+            profile=network,
+        ),
+        "16384^3 on 512 H200, 40 GB/s each": Case(
+            chunks=slabs,
+            dtype="c8",
+            workers=512,
+            gpus=1,
+            memory=1 << 39,
+            profile=gpus,
+        ),
+        "16384^3 on the CPUs of these workers": Case(
+            chunks=slabs,
+            dtype="c8",
+            workers=512,
+            gpus=0,
+            memory=1 << 39,
+            profile=cpus,
+        ),
     }
-    for name, (chunks, dtype, workers, gpus, memory, profile) in cases.items():
-        spec = transform_spec("fftn", tuple(map(sum, chunks)), np.dtype(dtype))
-        machine = Machine(memory, 16, workers, 1 << 30, profile, gpus)
-        plan = find_plan(spec, Request(chunks, device="gpu" if gpus else "cpu"), machine)
-        found = plan.forecast(profile, workers=workers, threads=16, gpus=gpus)
+
+
+def paper(args: Any, results: core.Results, problems: dict[str, Problem]) -> None:
+    """Add forecasts for large machines, whose speeds are assumed."""
+    for name, case in paper_cases().items():
+        shape = tuple(map(sum, case.chunks))
+        spec = transform_spec("fftn", shape, np.dtype(case.dtype))
+        machine = Machine(
+            memory_limit=case.memory,
+            threads=16,
+            workers=case.workers,
+            buffers=1 << 30,
+            profile=case.profile,
+            gpus=case.gpus,
+        )
+        device = "gpu" if case.gpus else "cpu"
+        plan = find_plan(spec, Request(case.chunks, device=device), machine)
+        forecast = plan.forecast(case.profile, workers=case.workers, threads=16, gpus=case.gpus)
         results.add(
             "paper",
             name,
             rounds=plan.notation,
-            seconds=found.seconds,
-            tasks=found.tasks,
-            exchanged_tib=found.bytes_exchanged / 2**40,
-            bounds=", ".join(one.bound for one in found.rounds),
-            peak_gib=found.peak_host / 2**30,
+            seconds=forecast.seconds,
+            tasks=forecast.tasks,
+            exchanged_tib=forecast.bytes_exchanged / 2**40,
+            bounds=", ".join(seconds_of_round.bound for seconds_of_round in forecast.rounds),
+            peak_gib=forecast.peak_host / 2**30,
         )
 
 
@@ -273,13 +359,17 @@ def main(argv: Sequence[str]) -> int:
     add("--turns", type=int, default=5, metavar="N", help="calibrations (default: 5)")
     add("--no-calibration", action="store_true", help="use common speeds, to try things")
     args = parser.parse_args(argv)
-    named = GPU if args.device == "gpu" else LARGE if args.large else SMALL
-    problems = {name: named[name].scaled(args.scale) for name in core.chosen(named, args.only)}
+    all_problems = LARGE if args.large else SMALL
+    if args.device == "gpu":
+        all_problems = GPU
+    names = core.chosen(all_problems, args.only)
+    problems = {name: all_problems[name].scaled(args.scale) for name in names}
     results = core.Results(args, "forecasts", error=ERROR, behind=BEHIND)
-    threads = {"scheduler": "threads", "num_workers": args.threads}
     with (
         tempfile.TemporaryDirectory() as folder,
-        dask.config.set(threads | {"bigfft.wisdom.directory": folder} | settings(scratch=folder)),
+        dask.config.set(settings(scratch=folder)),
+        dask.config.set({"bigfft.wisdom.directory": folder}),
+        dask.config.set(scheduler="threads", num_workers=args.threads),
     ):
         for part in args.parts:
             PARTS[part](args, results, problems)

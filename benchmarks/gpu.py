@@ -5,12 +5,15 @@ is the time that all crossings need at the two-way speed of the bus over the sec
 is one of `PARTS`; ``ci/gpu-session`` runs them in commands of at most ten minutes.
 """
 
+import contextlib
+import itertools
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -21,7 +24,15 @@ import psutil
 
 from benchmarks import core
 from benchmarks.problems import GIB, MIB, Problem, alternate, graph_of, plan_of, settings, worst
-from benchmarks.rows import ROUNDS, GpuData, device_held, even_shape, fill_memory, measured_on_gpu
+from benchmarks.rows import (
+    ROUNDS,
+    GpuData,
+    device_held,
+    even_shape,
+    fill_memory,
+    measured_on_gpu,
+    power_of_two,
+)
 from dask_bigfft import plan, report
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.cupy_gpu import CupyGPU
@@ -43,17 +54,27 @@ def gpus() -> str:
     return f"{count} x {properties['name'].decode()}"
 
 
+@dataclass
 class Bench:
-    """What the parts share: arguments, results, sizes and the speed of the bus."""
+    """Arguments, results, sizes and the speed of the bus, which all parts share.
 
-    def __init__(self, args: Any, results: core.Results) -> None:
-        self.args = args
-        self.results = results
-        self.duplex = 0.0
+    Attributes
+    ----------
+    args : Namespace
+        Arguments of the program.
+    results : Results
+        Rows so far.
+    duplex : float
+        Bytes per second of the bus both ways together, 0 before it is measured.
+    """
+
+    args: Any
+    results: core.Results
+    duplex: float = 0.0
 
     def size(self, nbytes: float) -> int:
         """Return a size as the scale makes it, a power of two."""
-        return 1 << (max(1 << 16, int(nbytes * self.args.scale)).bit_length() - 1)
+        return power_of_two(nbytes * self.args.scale)
 
     @property
     def budget(self) -> int:
@@ -72,7 +93,9 @@ class Bench:
         seconds = statistics.median(times)
         run = report(y).runs[0]
         crossings = round(run.passes, 2)
-        bus = crossings * nbytes / self.duplex / seconds if self.duplex else None
+        of_bus = None
+        if self.duplex:
+            of_bus = crossings * nbytes / self.duplex / seconds
         self.results.add(
             section,
             name,
@@ -80,37 +103,51 @@ class Bench:
             gib=nbytes / GIB,
             crossings=crossings,
             seconds=seconds,
-            of_bus=bus,
+            of_bus=of_bus,
             **core.outcome(check),
             n=len(times),
         )
 
 
+#: Copies of a turn that measures the bus.
+COPIES = 8
+
+#: Directions of `cudaMemcpyAsync`.
+HOST_TO_DEVICE = 1
+DEVICE_TO_HOST = 2
+
+
 def bus(bench: Bench) -> None:
     """Measure copies between pinned memory and the GPU, one way and both ways."""
-    cp = cupy()
-    size = bench.size(GIB)
     import cupyx
 
-    hosts = [cupyx.empty_pinned(size, np.uint8) for _ in range(2)]
-    card = cp.cuda.Memory(2 * size)
-    streams = [cp.cuda.Stream(non_blocking=True) for _ in range(2)]
+    cp = cupy()
+    size = bench.size(GIB)
+    host_source = cupyx.empty_pinned(size, np.uint8)
+    host_target = cupyx.empty_pinned(size, np.uint8)
+    device_memory = cp.cuda.Memory(2 * size)
+    upload = cp.cuda.Stream(non_blocking=True)
+    download = cp.cuda.Stream(non_blocking=True)
+    memcpy = cp.cuda.runtime.memcpyAsync
 
-    def copy(there: bool, back: bool) -> None:
-        for _ in range(8):
-            if there:
-                cp.cuda.runtime.memcpyAsync(card.ptr, hosts[0].ctypes.data, size, 1, streams[0].ptr)
-            if back:
-                cp.cuda.runtime.memcpyAsync(
-                    hosts[1].ctypes.data, card.ptr + size, size, 2, streams[1].ptr
-                )
+    def copy(to_device: bool, to_host: bool) -> None:
+        for _ in range(COPIES):
+            if to_device:
+                source = host_source.ctypes.data
+                memcpy(device_memory.ptr, source, size, HOST_TO_DEVICE, upload.ptr)
+            if to_host:
+                target = host_target.ctypes.data
+                memcpy(target, device_memory.ptr + size, size, DEVICE_TO_HOST, download.ptr)
         cp.cuda.runtime.deviceSynchronize()
 
-    ways = {"to the GPU": (True, False), "to the host": (False, True), "both ways": (True, True)}
-    copy(True, True)
-    works = {name: lambda pair=pair: copy(*pair) for name, pair in ways.items()}
+    works = {
+        "to the GPU": partial(copy, to_device=True, to_host=False),
+        "to the host": partial(copy, to_device=False, to_host=True),
+        "both ways": partial(copy, to_device=True, to_host=True),
+    }
+    works["both ways"]()
     for name, times in alternate(works, bench.args.repeat).items():
-        bench.duplex = 8 * size / statistics.median(times)
+        bench.duplex = COPIES * size / statistics.median(times)
         bench.results.add("bus", name, gb_per_second=bench.duplex / 1e9)
 
 
@@ -121,44 +158,68 @@ def rounds(bench: Bench, kind: str = "pinned", nbytes: float = 16 * GIB) -> None
     """Measure each kind of round on blocks in their own memory."""
     for block in (4 * GIB, 256 * MIB):
         data = GpuData.of(bench.size(nbytes), bench.size(block), kind == "pinned", bench.budget)
-        for name, *_ in ROUNDS:
-            for dtype in ("c16", "c8") if kind == "pinned" else ("c16",):
-                label = f"{name}, {dtype}, {block // MIB} MiB, {kind}"
-                if not bench.results.lacks("rounds", label):
-                    continue
-                with dask.config.set(settings(**{"pin-arrays": kind != "ring"})):
-                    times, check, y = measured_on_gpu(
-                        data, data.round(name, dtype), bench.args.repeat, overwrite_x=True
-                    )
-                bench.add("rounds", label, data.nbytes, y, times, check)
+        dtypes = ("c16", "c8") if kind == "pinned" else ("c16",)
+        for name, dtype in itertools.product(ROUNDS, dtypes):
+            label = f"{name}, {dtype}, {block // MIB} MiB, {kind}"
+            if not bench.results.lacks("rounds", label):
+                continue
+            problem = data.round(name, dtype)
+            with dask.config.set(settings(**{"pin-arrays": kind != "ring"})):
+                times, check, y = measured_on_gpu(
+                    data,
+                    problem,
+                    bench.args.repeat,
+                    overwrite_x=True,
+                )
+            bench.add("rounds", label, data.nbytes, y, times, check)
 
 
 #: Number of dimensions and dtype of the arrays of 16 GiB.
-EACH = (1, "c16"), (1, "c8"), (2, "c16"), (3, "c16"), (2, "c8"), (3, "c8")
+ALL_ARRAYS = ((1, "c16"), (1, "c8"), (2, "c16"), (3, "c16"), (2, "c8"), (3, "c8"))
 
 #: Bytes in all and of a block, and the arrays of this size. "X" has rows larger than the GPU.
 WHOLE = (
-    (16 * GIB, 4 * GIB, (*EACH, ("X", "c16"))),
-    (16 * GIB, 256 * MIB, EACH),
+    (16 * GIB, 4 * GIB, (*ALL_ARRAYS, ("X", "c16"))),
+    (16 * GIB, 256 * MIB, ALL_ARRAYS),
     (8 * GIB, 256 * MIB, ((2, "c8"),)),
 )
 
 
+def whole_label(ndim: Any, dtype: str, block: int, kind: str, nbytes: int) -> str:
+    """Return the name of the row of a whole transform; 16 GiB are not named.
+
+    >>> whole_label(2, "c8", 256 * MIB, "ring", 8 * GIB), whole_label("X", "c16", GIB, "ring", 0)
+    ('2D, c8, 256 MiB, ring, 8 GiB', 'X, c16, 1024 MiB, ring, 0 GiB')
+    """
+    shape = "X" if ndim == "X" else f"{ndim}D"
+    label = f"{shape}, {dtype}, {block // MIB} MiB, {kind}"
+    if nbytes != 16 * GIB:
+        label += f", {nbytes // GIB} GiB"
+    return label
+
+
 def transforms(
-    bench: Bench, kind: str = "pinned", section: str = "transforms", **options: Any
+    bench: Bench,
+    kind: str = "pinned",
+    section: str = "transforms",
+    overwrite_x: bool = False,
 ) -> None:
     """Measure whole transforms."""
-    for nbytes, block, chosen in WHOLE:
+    only_double = kind != "pinned" or overwrite_x
+    for nbytes, block, arrays in WHOLE:
         data = GpuData.of(bench.size(nbytes), bench.size(block), kind == "pinned", bench.budget)
-        for ndim, dtype in chosen:
-            label = f"{ndim}{'D' * (ndim != 'X')}, {dtype}, {block // MIB} MiB, {kind}"
-            label += f", {nbytes // GIB} GiB" * (nbytes != 16 * GIB)
-            skip = dtype == "c8" and (kind != "pinned" or options)
-            if skip or not bench.results.lacks(section, label):
+        for ndim, dtype in arrays:
+            label = whole_label(ndim, dtype, block, kind, nbytes)
+            if dtype == "c8" and only_double:
                 continue
+            if not bench.results.lacks(section, label):
+                continue
+            options: dict[str, Any] = {}
+            if overwrite_x:
+                # In natural order an axis in several blocks needs other memory.
+                order = "transposed" if ndim == 1 else "natural"
+                options = {"overwrite_x": True, "order": order}
             problem = data.whole(ndim, dtype)
-            # In natural order an axis in several blocks needs other memory.
-            options |= {"order": "transposed" if ndim == 1 else "natural"} if options else {}
             with dask.config.set(settings(**{"pin-arrays": kind != "ring"})):
                 times, check, y = whole(bench, data, problem, options)
             bench.add(section, label, data.nbytes, y, times, check)
@@ -183,43 +244,50 @@ def unpinned(bench: Bench) -> None:
 
 
 #: Number of dimensions, bytes in all, and number of blocks.
-PEAKS = (3, 32 * MIB, 1), (2, 8 * GIB, 32), (3, 16 * GIB, 8)
+PEAKS = ((3, 32 * MIB, 1), (2, 8 * GIB, 32), (3, 16 * GIB, 8))
 
 
 def peak(bench: Bench) -> None:
-    """Measure memory of transforms in place on the GPU and beside the data, every 2 ms."""
-    memory = cupy().cuda.runtime.memGetInfo
-    process = psutil.Process()
+    """Measure memory of transforms in place on the GPU and beside the data."""
     for ndim, nbytes, blocks in PEAKS:
         size = bench.size(nbytes)
-        seen = list[tuple[int, int]]()
-        stop = threading.Event()
         data = GpuData.of(size, size // blocks, True, bench.budget)
         problem = data.whole(ndim, "c16")
         fill_memory(data.memory, "c16")
         truth = data.truth(problem)
         y = data.graph(problem, overwrite_x=True)
         dispatch.release()
-
-        def look(seen: Any = seen, stop: Any = stop) -> None:
-            while not seen or not stop.wait(0.002):
-                seen.append((memory()[0], process.memory_info().rss))
-
-        look_on = threading.Thread(target=look)
-        look_on.start()
-        done = y.persist()
-        stop.set()
-        look_on.join()
-        free, held = zip(*seen, strict=True)
+        result, free, resident = watched(y.persist)
+        forecast = report(y).runs[0].plan.expected.peak_host
         bench.results.add(
             "peak",
             f"{ndim}D, {nbytes // MIB} MiB, {blocks} blocks, in place",
             budget_gib=bench.budget / GIB,
             used_gib=(free[0] - min(free)) / GIB,
-            host_mib=(max(held) - held[0]) / MIB,
-            forecast_mib=(report(y).runs[0].plan.expected.peak_host - size) / MIB,
-            **core.outcome(truth.check(done)),
+            host_mib=(max(resident) - resident[0]) / MIB,
+            forecast_mib=(forecast - size) / MIB,
+            **core.outcome(truth.check(result)),
         )
+
+
+def watched(work: Callable[[], Any]) -> tuple[Any, list[int], list[int]]:
+    """Return the result of a call, and free device and resident host memory every 2 ms."""
+    process = psutil.Process()
+    free: list[int] = []
+    resident: list[int] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not free or not stop.wait(0.002):
+            free.append(cupy().cuda.runtime.memGetInfo()[0])
+            resident.append(process.memory_info().rss)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    result = work()
+    stop.set()
+    thread.join()
+    return result, free, resident
 
 
 # --- data that fits ---------------------------------------------------------------------------
@@ -236,62 +304,95 @@ FITS = (
 
 def fits(bench: Bench) -> None:
     """Measure data that fits the GPU, against plain CuPy."""
-    cp = cupy()
     for ndim, nbytes, blocks in FITS:
-        label = f"{ndim}D, {nbytes // MIB} MiB" + f", {blocks} blocks" * (blocks > 1)
-        if not bench.results.lacks("fits", label):
-            continue
-        size = bench.size(nbytes)
-        data = GpuData.of(size, size // blocks, True, 16 * GIB)
-        target = GpuData.of(size, size, True, 16 * GIB)
-        problem = data.whole(ndim, "c16")
-        fill_memory(data.memory, "c16")
-        truth = data.truth(problem)
-        y = data.graph(problem)
-        check = truth.check(y.persist())
-        x = data.whole_array(problem)
-        out = target.whole_array(problem)
-        pageable = np.array(x)
+        label = f"{ndim}D, {nbytes // MIB} MiB"
+        if blocks > 1:
+            label += f", {blocks} blocks"
+        if bench.results.lacks("fits", label):
+            bench.results.add("fits", label, **fitting(bench, ndim, bench.size(nbytes), blocks))
+            cupy().get_default_memory_pool().free_all_blocks()
 
-        def by_cupy(source: np.ndarray, result: np.ndarray | None) -> Any:
-            card = cp.fft.fftn(cp.asarray(source))
-            return card.get() if result is None else card.get(out=result)
 
-        works: dict[str, Callable[[], Any]] = {
-            "ours": y.persist,
-            "CuPy, pinned": lambda x=x, out=out: by_cupy(x, out),
-            "CuPy, pageable": lambda x=pageable: by_cupy(x, None),
-        }
-        alternate(works, 1)
-        times = alternate(works, bench.args.repeat)
-        bench.results.add(
-            "fits",
-            label,
-            n=bench.args.repeat,
-            **core.outcome(check),
-            seconds={name: statistics.median(t) for name, t in times.items()},
-            peers={
-                name: core.ratio(t, times["ours"]) for name, t in times.items() if name != "ours"
-            },
-        )
-        cp.get_default_memory_pool().free_all_blocks()
+def fitting(bench: Bench, ndim: int, nbytes: int, blocks: int) -> dict[str, Any]:
+    """Return the seconds of ours and of CuPy for an array that fits the GPU."""
+    cp = cupy()
+    data = GpuData.of(nbytes, nbytes // blocks, True, 16 * GIB)
+    target = GpuData.of(nbytes, nbytes, True, 16 * GIB)
+    problem = data.whole(ndim, "c16")
+    fill_memory(data.memory, "c16")
+    truth = data.truth(problem)
+    y = data.graph(problem)
+    check = truth.check(y.persist())
+    x = data.whole_array(problem)
+    out = target.whole_array(problem)
+    pageable = np.array(x)
+    works: dict[str, Callable[[], Any]] = {
+        "ours": y.persist,
+        "CuPy, pinned": lambda: cp.fft.fftn(cp.asarray(x)).get(out=out),
+        "CuPy, pageable": lambda: cp.fft.fftn(cp.asarray(pageable)).get(),
+    }
+    alternate(works, 1)
+    times = alternate(works, bench.args.repeat)
+    peers = [name for name in works if name != "ours"]
+    return {
+        "n": bench.args.repeat,
+        **core.outcome(check),
+        "seconds": {name: statistics.median(seconds) for name, seconds in times.items()},
+        "peers": {name: core.ratio(times[name], times["ours"]) for name in peers},
+    }
 
 
 # --- hybrid -----------------------------------------------------------------------------------
 
-#: Number of dimensions, dtype, MiB in all and of a block, transformed axes, last length.
+
+@dataclass(frozen=True)
+class Shared:
+    """An array that CPU threads and the GPU share.
+
+    Attributes
+    ----------
+    ndim : int
+        Number of dimensions.
+    dtype : str
+        Data type.
+    mib, block_mib : int
+        MiB in all and of a block.
+    row : int
+        Length of the rows that alone are transformed, 0 where all axes are.
+    """
+
+    ndim: int
+    dtype: str
+    mib: int
+    block_mib: int
+    row: int = 0
+
+    @property
+    def label(self) -> str:
+        """Name of the row."""
+        label = f"{self.ndim}D, {self.dtype}, {self.mib} MiB in {self.block_mib} MiB"
+        if self.row:
+            label += f", rows of {self.row}"
+        return label
+
+
 HYBRID = (
-    (2, "c16", 16384, 1024, (1,), 256),
-    (2, "c16", 16384, 1024, (1,), 64),
-    (2, "c8", 16384, 1024, (1,), 64),
-    (2, "c16", 8192, 256, (1,), 256),
-    (2, "c16", 4096, 256, None, 0),
-    (3, "c16", 4096, 256, None, 0),
-    (3, "c8", 4096, 256, None, 0),
-    (1, "c16", 4096, 256, None, 0),
-    (3, "c16", 8192, 1024, None, 0),
+    Shared(2, "c16", mib=16384, block_mib=1024, row=256),
+    Shared(2, "c16", mib=16384, block_mib=1024, row=64),
+    Shared(2, "c8", mib=16384, block_mib=1024, row=64),
+    Shared(2, "c16", mib=8192, block_mib=256, row=256),
+    Shared(2, "c16", mib=4096, block_mib=256),
+    Shared(3, "c16", mib=4096, block_mib=256),
+    Shared(3, "c8", mib=4096, block_mib=256),
+    Shared(1, "c16", mib=4096, block_mib=256),
+    Shared(3, "c16", mib=8192, block_mib=1024),
 )
 
+#: Arrays with a slow bus and half of the threads.
+HYBRID_SLOW = (
+    Shared(2, "c16", mib=4096, block_mib=256),
+    Shared(3, "c16", mib=4096, block_mib=256),
+)
 
 #: Bytes per second of a slow bus each way (PCIe 2): a kernel waits after each copy.
 SLOW = 6.25e9
@@ -303,53 +404,61 @@ WAIT = """extern "C" __global__ void wait(long long ns) {
 
 
 def hybrid(bench: Bench) -> None:
-    """Measure CPU threads, the GPU and both together in turns; the model decides who takes part.
+    """Measure CPU threads, the GPU and both together in turns; the model decides who takes part."""
+    for array in HYBRID:
+        together(bench, array, array.label)
+    with slow_bus(bench.duplex):
+        threads = max(1, bench.args.threads // 2)
+        with dask.config.set(num_workers=threads):
+            for array in HYBRID_SLOW:
+                together(bench, array, f"{array.label}, slow bus")
 
-    The last rows have half of the threads, and a bus that is slowed down.
-    """
-    for row in HYBRID:
-        together(bench, row)
+
+@contextlib.contextmanager
+def slow_bus(duplex: float) -> Iterator[None]:
+    """Let copies take as long as on a slow bus, and the profile say so."""
     copy = CupyGPU._copy
     kernel = cupy().RawKernel(WAIT, "wait")
     profile = plan(da.zeros(8), "fft").machine.profile
-    slow = tuple(replace(one, h2d=SLOW, d2h=SLOW) for one in profile.devices)
+    devices = tuple(replace(device, h2d=SLOW, d2h=SLOW) for device in profile.devices)
 
-    def slowed(self: Any, stream: Any, host: Any, array: Any, direction: int) -> None:
+    def slow_copy(self: Any, stream: Any, host: Any, array: Any, direction: int) -> None:
         copy(self, stream, host, array, direction)
-        seconds = array.nbytes * max(0.0, 1 / SLOW - 1 / bench.duplex)
+        seconds = array.nbytes * max(0.0, 1 / SLOW - 1 / duplex)
         with self._in(stream):
             kernel((1,), (1,), (np.int64(1e9 * seconds),))
 
-    with tempfile.NamedTemporaryFile("w") as file, mock.patch.object(CupyGPU, "_copy", slowed):
-        print(replace(profile, devices=slow).to_json(), file=file, flush=True)
-        threads = max(1, bench.args.threads // 2)
-        with dask.config.set({"num_workers": threads, "bigfft.planner.profile": file.name}):
-            for ndim in (2, 3):
-                together(bench, (ndim, "c16", 4096, 256, None, 0), ", slow bus")
+    with tempfile.NamedTemporaryFile("w") as file, mock.patch.object(CupyGPU, "_copy", slow_copy):
+        print(replace(profile, devices=devices).to_json(), file=file, flush=True)
+        with dask.config.set({"bigfft.planner.profile": file.name}):
+            yield
 
 
-def together(bench: Bench, row: tuple[Any, ...], more: str = "") -> None:
+def together(bench: Bench, array: Shared, label: str) -> None:
     """Measure CPU threads, the GPU and both together on one array."""
-    ndim, dtype, mib, block_mib, axes, length = row
-    label = f"{ndim}D, {dtype}, {mib} MiB in {block_mib} MiB"
-    label += f", rows of {length}" * bool(axes) + more
     if not bench.results.lacks("hybrid", label):
         return
-    nbytes = bench.size(mib * MIB)
-    block = bench.size(block_mib * MIB)
-    data = GpuData.of(nbytes, block, True, 64 * GIB)
-    elements = data.nbytes // np.dtype(dtype).itemsize
-    shape = (elements // length, length) if length else even_shape(elements, ndim)
-    problem = Problem("fftn", shape, dtype, len(data.memory), axes)
-    fill_memory(data.memory, dtype)
+    block_nbytes = bench.size(array.block_mib * MIB)
+    data = GpuData.of(bench.size(array.mib * MIB), block_nbytes, True, 64 * GIB)
+    elements = data.nbytes // np.dtype(array.dtype).itemsize
+    if array.row:
+        shape: tuple[int, ...] = (elements // array.row, array.row)
+        axes: tuple[int, ...] | None = (1,)
+    else:
+        shape = even_shape(elements, array.ndim)
+        axes = None
+    problem = Problem("fftn", shape, array.dtype, len(data.memory), axes)
+    fill_memory(data.memory, array.dtype)
     truth = data.truth(problem)
-    x = data.array(shape, dtype)
-    graphs = {place: graph_of(problem, x, device=place) for place in ("cpu", "gpu", "hybrid")}
+    x = data.array(shape, array.dtype)
+    devices = ("cpu", "gpu", "hybrid")
+    graphs = {device: graph_of(problem, x, device=device) for device in devices}
+    plans = {device: plan_of(problem, x, device=device) for device in devices}
     check = worst(truth.check(y.persist()) for y in graphs.values())
-    times = alternate({place: y.persist for place, y in graphs.items()}, 2 * bench.args.repeat)
-    medians = {place: statistics.median(found) for place, found in times.items()}
-    faster = min(("cpu", "gpu"), key=medians.__getitem__)
-    plans = {place: plan_of(problem, x, device=place) for place in graphs}
+    works = {device: y.persist for device, y in graphs.items()}
+    times = alternate(works, 2 * bench.args.repeat)
+    medians = {device: statistics.median(seconds) for device, seconds in times.items()}
+    faster = "cpu" if medians["cpu"] <= medians["gpu"] else "gpu"
     bench.results.add(
         "hybrid",
         label,
@@ -359,38 +468,52 @@ def together(bench: Bench, row: tuple[Any, ...], more: str = "") -> None:
         gain=core.ratio(times[faster], times["hybrid"]),
         gain_of_gpu=core.ratio(times["gpu"], times["hybrid"]),
         by=plans["hybrid"].device,
-        forecast={place: plan.expected.seconds for place, plan in plans.items()},
+        forecast={device: plan.expected.seconds for device, plan in plans.items()},
         **core.outcome(check),
     )
 
 
-#: Settings that users choose by hand: tiles of a block, buffers and streams, and the CPU's share R.
-SETTINGS: tuple[dict[str, Any], ...] = (
-    *({"gpu.tiles": n, "gpu.streams": s} for s in ("role", "tile") for n in (4, 8, 16, 32, 64)),
-    *({"gpu.buffers": n, "gpu.streams": s} for s in ("role", "tile") for n in (1, 2, 3, 4)),
-    *({"hybrid.cpu-share": share / 10} for share in range(0, 11, 2)),
-)
+def hand_settings() -> Iterator[dict[str, Any]]:
+    """Yield what users choose by hand: tiles of a block, buffers, streams, and the CPU's share."""
+    for streams, tiles in itertools.product(("role", "tile"), (4, 8, 16, 32, 64)):
+        yield {"gpu.tiles": tiles, "gpu.streams": streams}
+    for streams, buffers in itertools.product(("role", "tile"), (1, 2, 3, 4)):
+        yield {"gpu.buffers": buffers, "gpu.streams": streams}
+    for tenths in range(0, 11, 2):
+        yield {"hybrid.cpu-share": tenths / 10}
 
 
 def by_hand(bench: Bench) -> None:
     """Measure settings that are made by hand."""
     data = GpuData.of(bench.size(4 * GIB), bench.size(GIB), True, bench.budget)
-    for chosen in SETTINGS:
+    problem = data.whole(2, "c16")
+    for chosen in hand_settings():
         label = ", ".join(f"{name} {value}" for name, value in chosen.items())
-        if bench.results.lacks("by_hand", label):
-            device = "hybrid" if "hybrid.cpu-share" in chosen else "gpu"
-            with dask.config.set({f"bigfft.{name}": value for name, value in chosen.items()}):
-                found = measured_on_gpu(data, data.whole(2, "c16"), 3, device=device)
-            bench.add("by_hand", label, data.nbytes, found[2], found[0], found[1])
+        if not bench.results.lacks("by_hand", label):
+            continue
+        device = "hybrid" if "hybrid.cpu-share" in chosen else "gpu"
+        with dask.config.set({f"bigfft.{name}": value for name, value in chosen.items()}):
+            times, check, y = measured_on_gpu(data, problem, 3, device=device)
+        bench.add("by_hand", label, data.nbytes, y, times, check)
+
+
+def ring(bench: Bench) -> None:
+    """Measure rounds of data that is not pinned, through the ring of pinned buffers."""
+    rounds(bench, "ring")
+
+
+def in_place(bench: Bench) -> None:
+    """Measure whole transforms that overwrite their input."""
+    transforms(bench, "pinned", "in_place", overwrite_x=True)
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
     "bus": bus,
     "rounds": rounds,
-    "ring": lambda bench: rounds(bench, "ring"),  # not pinned: through the ring of pinned buffers
+    "ring": ring,
     "transforms": transforms,
     "unpinned": unpinned,
-    "in_place": lambda bench: transforms(bench, "pinned", "in_place", overwrite_x=True),
+    "in_place": in_place,
     "fits": fits,
     "peak": peak,
     "hybrid": hybrid,

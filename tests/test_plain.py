@@ -103,7 +103,12 @@ def test_the_tree_has_the_sums_of_its_rooms(tree):
 
 def test_check_fails_where_a_limit_is_passed(tree):
     assert "No limit" in python(ROOT / "ci" / "plain.py", tree / "room", "--check").stdout
-    output = python(ROOT / "ci" / "plain.py", tree, "--check", status=1).stdout
+    output = python(
+        ROOT / "ci" / "plain.py",
+        tree,
+        "--check",
+        status=1,
+    ).stdout
     passed = [line for line in output.splitlines() if "at most" in line]
     assert {"bundled", "splats", "empty names"} == {
         name for name in ("bundled", "splats", "empty names", "complexity") if name in str(passed)
@@ -111,6 +116,11 @@ def test_check_fails_where_a_limit_is_passed(tree):
 
 
 def test_the_worst_places_are_named(tree):
-    output = python(ROOT / "ci" / "plain.py", tree, "--worst", 1).stdout
+    output = python(
+        ROOT / "ci" / "plain.py",
+        tree,
+        "--worst",
+        1,
+    ).stdout
     assert re.search(r"complexity\n +7 .*unclear.py:1 several", output)
     assert re.search(r"bundled\n +1 .*unclear.py:2", output)

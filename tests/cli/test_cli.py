@@ -198,7 +198,13 @@ def test_resuming_is_offered_only_where_something_was_begun(folder, capsys, monk
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--s", ""), ("--workers", "0"), ("--workers", "two"), ("--n", "x")]
+    ("option", "value"),
+    [
+        ("--s", ""),
+        ("--workers", "0"),
+        ("--workers", "two"),
+        ("--n", "x"),
+    ],
 )
 def test_what_is_not_a_number_is_refused_by_name(
     folder,
@@ -213,7 +219,11 @@ def test_what_is_not_a_number_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right"), [("--axis", "--axes"), ("--memory_limit", "--memory-limit")]
+    ("wrong", "right"),
+    [
+        ("--axis", "--axes"),
+        ("--memory_limit", "--memory-limit"),
+    ],
 )
 def test_an_unknown_option_names_the_nearest_one(
     folder,

@@ -32,7 +32,13 @@ def check(engine, x, name="fft2", **keywords):
     assert distance(run(engine, x, name, **keywords), scipys(x, name, **keywords)) < 1e-14
 
 
-@pytest.mark.parametrize(("libraries", "table"), [(0, 3000), (3000, 500)])
+@pytest.mark.parametrize(
+    ("libraries", "table"),
+    [
+        (0, 3000),
+        (3000, 500),
+    ],
+)
 def test_what_libraries_take_is_a_part_of_the_budget(libraries, table):
     device = SimulatedGPU(NBYTES, libraries=libraries, table=table)
     engine = Engine(device, NBYTES, SMALL)
@@ -52,7 +58,14 @@ def test_a_budget_that_libraries_alone_exceed_is_warned_of_once():
         assert engine.within(4000).nbytes == 3000
 
 
-@pytest.mark.parametrize(("area", "tiles"), [(0, 7), (1 / 2, 8), (1, 9)])
+@pytest.mark.parametrize(
+    ("area", "tiles"),
+    [
+        (0, 7),
+        (1 / 2, 8),
+        (1, 9),
+    ],
+)
 def test_tiles_leave_as_much_room_as_a_work_area_needs(monkeypatch, area, tiles):
     def needed(device, op):
         work_nbytes(device, op)  # makes the plan

@@ -44,7 +44,13 @@ SCHEMES = [
 
 
 @pytest.mark.parametrize(("name", "shape", "part", "notation"), SCHEMES)
-@pytest.mark.parametrize(("norm", "single"), [("ortho", False), ("forward", True)])
+@pytest.mark.parametrize(
+    ("norm", "single"),
+    [
+        ("ortho", False),
+        ("forward", True),
+    ],
+)
 def test_scheme(
     name,
     shape,
@@ -157,7 +163,13 @@ CUT = [
 @pytest.mark.parametrize(
     ("name", "chunks", "digits", "part"), [(name, *case) for names, *case in CUT for name in names]
 )
-@pytest.mark.parametrize(("order", "single"), [("natural", False), ("transposed", True)])
+@pytest.mark.parametrize(
+    ("order", "single"),
+    [
+        ("natural", False),
+        ("transposed", True),
+    ],
+)
 def test_digits_of_cut_axes(
     name,
     chunks,

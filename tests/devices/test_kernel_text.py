@@ -69,7 +69,11 @@ ORDERS = list(itertools.permutations(range(4)))[1::3]
 
 
 @pytest.mark.parametrize(
-    ("axes", "narrow"), [*((axes, kernels._NARROW) for axes in ORDERS), ((2, 3, 0, 1), 0)]
+    ("axes", "narrow"),
+    [
+        *((axes, kernels._NARROW) for axes in ORDERS),
+        ((2, 3, 0, 1), 0),
+    ],
 )
 def test_any_order_of_dimensions_that_factors_depend_on(
     own,

@@ -126,7 +126,13 @@ def user(blocks, writes):
             now().does(array(writes, block))
 
 
-@pytest.mark.parametrize(("shape", "chunks"), [((8, 8, 6), (1, 8, 6)), ((256,), 32)])
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [
+        ((8, 8, 6), (1, 8, 6)),
+        ((256,), 32),
+    ],
+)
 @pytest.mark.parametrize("row_nbytes", [32, 1 << 20])
 def test_uses_of_the_same_memory_are_in_order(
     streams,

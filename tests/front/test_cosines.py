@@ -182,7 +182,13 @@ def test_a_convolution_moves_what_a_real_fft_of_a_prime_length_does(type_, sine)
 @pytest.mark.parametrize("n", [8191, 8192])
 @pytest.mark.parametrize("sine", [False, True])
 @pytest.mark.parametrize("type_", TYPES)
-@pytest.mark.parametrize(("norm", "ortho"), [("ortho", None), ("forward", True)])
+@pytest.mark.parametrize(
+    ("norm", "ortho"),
+    [
+        ("ortho", None),
+        ("forward", True),
+    ],
+)
 def test_convolutions(
     n,
     type_,

@@ -127,7 +127,13 @@ def test_several_axes(name, norm):
         assert_same(ours(a, s=s, axes=axes, norm=norm).compute(), expected)
 
 
-@pytest.mark.parametrize(("s", "axes"), [((5, 7), None), ((None, 6), (0, 1))])
+@pytest.mark.parametrize(
+    ("s", "axes"),
+    [
+        ((5, 7), None),
+        ((None, 6), (0, 1)),
+    ],
+)
 @pytest.mark.parametrize("name", NUMPY_TWO + NUMPY_MANY)
 def test_s_without_axes_or_with_none_warns_as_numpy_does(name, s, axes):
     x = numbers((4, 6, 8), "d" if name in REAL_IN else "D")

@@ -114,7 +114,14 @@ def test_real_transforms_there_and_back(shape, chunks, dtype):
 
 @pytest.mark.parametrize("type", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", ["dctn", "idctn", "dstn", "idstn"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [("f8", 4e-15), ("f4", 2e-6), ("c8", 2e-6)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [
+        ("f8", 4e-15),
+        ("f4", 2e-6),
+        ("c8", 2e-6),
+    ],
+)
 def test_cosines_and_sines(
     name,
     type,

@@ -254,7 +254,13 @@ TURNED = [
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
-@pytest.mark.parametrize(("conjugate", "chirped"), [(False, False), (True, True)])
+@pytest.mark.parametrize(
+    ("conjugate", "chirped"),
+    [
+        (False, False),
+        (True, True),
+    ],
+)
 @pytest.mark.parametrize(("shape", "axes"), TURNED)
 def test_transposes_multiply_factors(
     device,

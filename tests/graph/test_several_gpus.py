@@ -91,7 +91,13 @@ def test_a_gpu_without_memory_refuses(transport):
         computed(x, (2, 16, 16), "fftn", transport)
 
 
-@pytest.mark.parametrize(("reader", "owner"), [(0, 1), (1, 0)])
+@pytest.mark.parametrize(
+    ("reader", "owner"),
+    [
+        (0, 1),
+        (1, 0),
+    ],
+)
 def test_the_copy_engine_reads_no_gpu_that_the_target_cannot_read(reader, owner):
     x, gpus = slabs(12, 2, {(reader, owner)})
     with several_gpus(gpus), pytest.raises(DeviceError, match="cannot read"):

@@ -19,7 +19,12 @@ CASES = {
 def test_tasks_and_memory_to_the_first_task(case: str, method: str) -> None:
     shape, chunks, tasks = CASES[case]
     program = ROOT / "tests" / "graph" / "first_task.py"
-    process = python(program, json.dumps([shape, chunks]), method, timeout=200)
+    process = python(
+        program,
+        json.dumps([shape, chunks]),
+        method,
+        timeout=200,
+    )
     count, nbytes = map(float, process.stdout.split())
     assert count <= tasks + 16
     assert nbytes <= 2**30

@@ -101,7 +101,13 @@ def test_what_only_dasks_functions_take_still_goes_there():
         np.testing.assert_allclose(da.fft.fft(X), np.fft.fft(X))
 
 
-@pytest.mark.parametrize(("setting", "wanted"), [("True", True), (None, False)])
+@pytest.mark.parametrize(
+    ("setting", "wanted"),
+    [
+        ("True", True),
+        (None, False),
+    ],
+)
 def test_the_setting_installs_at_import(setting, wanted):
     code = (
         "import dask, dask.array as da\n"

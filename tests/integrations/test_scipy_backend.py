@@ -152,7 +152,14 @@ def test_the_backend_may_be_global_registered_or_skipped():
 
 
 @pytest.mark.parametrize("n", [64, 63])
-@pytest.mark.parametrize(("bias", "optimal"), [(0.0, True), (0.3, False), (-0.2, True)])
+@pytest.mark.parametrize(
+    ("bias", "optimal"),
+    [
+        (0.0, True),
+        (0.3, False),
+        (-0.2, True),
+    ],
+)
 def test_hankel_transforms(n, bias, optimal):
     r = np.logspace(-4, 4, n)
     dln = np.log(r[1] / r[0])

@@ -397,7 +397,13 @@ def test_other_dtypes_are_refused(library):
             library.c2c(np.ones(4, np.clongdouble), (0,), -1)
 
 
-@pytest.mark.parametrize(("dtype", "n"), [("c16", 2**18), ("c8", 2**19)])
+@pytest.mark.parametrize(
+    ("dtype", "n"),
+    [
+        ("c16", 2**18),
+        ("c8", 2**19),
+    ],
+)
 @pytest.mark.parametrize("scale", ["none", "ortho", "full"])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_long_rows_one_by_one_are_what_they_are_together(

@@ -108,7 +108,12 @@ def exact_transform(
     for axis, length in pairs:
         if to_real and axis == axes[-1]:
             n = length or 2 * (values.shape[axis] - 1)
-            values = exact_irdft(resized(values, n // 2 + 1, axis), n, axis, sign)
+            values = exact_irdft(
+                resized(values, n // 2 + 1, axis),
+                n,
+                axis,
+                sign,
+            )
         else:
             n = length or values.shape[axis]
             values = exact_dft(resized(values, n, axis), axis, sign)

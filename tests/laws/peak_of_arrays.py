@@ -22,7 +22,12 @@ def source(problem):
     return da.ones(problem.shape, chunks=problem.chunks, dtype=problem.dtype)
 
 
-def main(problem, scale, limit, folder):
+def main(
+    problem,
+    scale,
+    limit,
+    folder,
+):
     compile_at_once()
     dask.config.set(
         {
@@ -47,7 +52,12 @@ def main(problem, scale, limit, folder):
     sys.stdin.readline()
     y = transform(x, memory_limit=limit)
     if plan.storage == "disk":
-        sink = np.lib.format.open_memmap(f"{folder}/sink.npy", "w+", y.dtype, y.shape)
+        sink = np.lib.format.open_memmap(
+            f"{folder}/sink.npy",
+            "w+",
+            y.dtype,
+            y.shape,
+        )
         da.store(y, sink, lock=False)
     else:
         y = y.persist()

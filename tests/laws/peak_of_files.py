@@ -64,7 +64,14 @@ def main(folder, job):
         }
     )
     source = folder / "in"
-    make_source(source, size, chunk, inner, packed, compressors)
+    make_source(
+        source,
+        size,
+        chunk,
+        inner,
+        packed,
+        compressors,
+    )
     if "component" in job:
         import h5py
 
@@ -72,7 +79,14 @@ def main(folder, job):
             file[job["component"]] = zarr.open_array(str(source))[...]
         source = folder / "in.h5"
     small_chunk = max(1, chunk >> fewer)
-    make_source(folder / "small", size >> fewer, small_chunk, inner, packed, compressors)
+    make_source(
+        folder / "small",
+        size >> fewer,
+        small_chunk,
+        inner,
+        packed,
+        compressors,
+    )
     with dask.config.set({"bigfft.scratch.row-size": "4 kiB"}):
         small = job | {"block_size": block_size, "component": None}
         dask_bigfft.run(folder / "small", folder / "out-small", **small)

@@ -19,10 +19,20 @@ def field(shape, chunks, dtype):
     return x * x.dtype.type(2)  # blocks of ones hold one number each
 
 
-def density(x, count, limit, options):
+def density(
+    x,
+    count,
+    limit,
+    options,
+):
     """The power density of one array, or the cross density of two."""
     if count == 2:
-        return signal.csd(x, x + x.dtype.type(1), memory_limit=limit, **options)[1]
+        return signal.csd(
+            x,
+            x + x.dtype.type(1),
+            memory_limit=limit,
+            **options,
+        )[1]
     return signal.welch(x, memory_limit=limit, **options)[1]
 
 
@@ -35,7 +45,12 @@ def main(job):
     density(small, count, limit, options).compute()  # makes what is made once
     x = field(shape, chunks, dtype)
     second = x + 1 if count == 2 else None
-    plan = signal.plan_segments(x, second, memory_limit=limit, **options)
+    plan = signal.plan_segments(
+        x,
+        second,
+        memory_limit=limit,
+        **options,
+    )
     y = density(x, count, limit, options)
     print("ready", flush=True)
     sys.stdin.readline()

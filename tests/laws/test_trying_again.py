@@ -58,7 +58,14 @@ def broken(answer):
 
 
 @pytest.mark.parametrize("mode", ["energy", "checksum"])
-@pytest.mark.parametrize(("after", "inside"), [(3, False), (66, True), (101, True)])
+@pytest.mark.parametrize(
+    ("after", "inside"),
+    [
+        (3, False),
+        (66, True),
+        (101, True),
+    ],
+)
 def test_what_is_wrong_twice_is_not_tried_again_in_place(
     monkeypatch,
     again,

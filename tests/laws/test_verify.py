@@ -77,7 +77,14 @@ def transformed(a, **options):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "scale"), [("c16", 1), ("c16", 1e-150), ("c8", 1), ("c8", 1e-17), ("f8", 1)]
+    ("dtype", "scale"),
+    [
+        ("c16", 1),
+        ("c16", 1e-150),
+        ("c8", 1),
+        ("c8", 1e-17),
+        ("f8", 1),
+    ],
 )
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("damage", FINDS)
@@ -120,7 +127,13 @@ def test_rounds_in_place_are_gone_on_with(
     np.testing.assert_array_equal(result, right)
 
 
-@pytest.mark.parametrize(("mode", "finds"), [("energy", False), ("checksum", True)])
+@pytest.mark.parametrize(
+    ("mode", "finds"),
+    [
+        ("energy", False),
+        ("checksum", True),
+    ],
+)
 def test_a_twiddle_left_out(
     monkeypatch,
     events,
@@ -169,7 +182,13 @@ def test_rounds_that_keep_no_energy_may_be_shared_by_threads_and_devices(events,
     assert not events
 
 
-@pytest.mark.parametrize(("damage", "after"), [("exponent bit", 5), ("sign bit", 150)])
+@pytest.mark.parametrize(
+    ("damage", "after"),
+    [
+        ("exponent bit", 5),
+        ("sign bit", 150),
+    ],
+)
 def test_convolutions_are_done_twice(
     monkeypatch,
     events,
@@ -247,7 +266,11 @@ def test_squares_of_what_is_checked_may_be_too_small(
 @pytest.mark.parametrize("kernel", usable())
 @pytest.mark.parametrize(
     ("damage", "mode"),
-    [("exponent bit", "energy"), ("exponent bit", "checksum"), ("sign bit", "checksum")],
+    [
+        ("exponent bit", "energy"),
+        ("exponent bit", "checksum"),
+        ("sign bit", "checksum"),
+    ],
 )
 @pytest.mark.parametrize("kind", ["fft2", "rfft2"])
 def test_every_library_with_sources_that_are_only_read(

@@ -46,7 +46,11 @@ OTHERS = [object, "U40", "M8[s]", [("a", "f8"), ("b", "i4")]]
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype"), [*((n, "F") for n in SMALL), *((MIB, d) for d in OTHERS)]
+    ("shape", "dtype"),
+    [
+        *((n, "F") for n in SMALL),
+        *((MIB, d) for d in OTHERS),
+    ],
 )
 def test_small_and_empty_and_other_dtypes_are_ordinary_memory(arena, shape, dtype):
     block = arena.allocate(shape, dtype)

@@ -17,7 +17,12 @@ def resident(name):
         return next(int(line.split()[1]) for line in file if line.startswith(name))
 
 
-def peak_of_call(library, n, rows, columns):
+def peak_of_call(
+    library,
+    n,
+    rows,
+    columns,
+):
     x = np.ones((rows, n, columns), complex)
     before = resident("VmRSS")
     with open("/proc/self/clear_refs", "w") as file:

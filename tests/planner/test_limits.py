@@ -141,7 +141,14 @@ def test_chunks_that_allow_no_plan_are_refused() -> None:
     assert dask_bigfft.plan(da.zeros(10**12 + 39, chunks=10**9, dtype="c16"), **requested)
 
 
-@pytest.mark.parametrize(("limit", "unit"), [(4, "'4 GiB'"), (2.0, "'2 GiB'"), (500, "'500 MiB'")])
+@pytest.mark.parametrize(
+    ("limit", "unit"),
+    [
+        (4, "'4 GiB'"),
+        (2.0, "'2 GiB'"),
+        (500, "'500 MiB'"),
+    ],
+)
 def test_a_limit_that_lacks_its_unit_is_told_so(limit: float, unit: str) -> None:
     x = da.ones(2**24, chunks=2**18)
     with pytest.raises(MemoryLimitError, match=rf"memory_limit.*{unit}"):

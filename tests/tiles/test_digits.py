@@ -35,7 +35,12 @@ def test_shards_of_any_part_have_the_values_of_the_block(pair, data):
         for index in source.indices()
     }
     block = data.draw(st.sampled_from(list(target.indices())))
-    block_view = view_of(exchange, block, np.dtype("f8"), blocks.__getitem__)
+    block_view = view_of(
+        exchange,
+        block,
+        np.dtype("f8"),
+        blocks.__getitem__,
+    )
     view = block_view.boxes(True)
     if view is None:
         return

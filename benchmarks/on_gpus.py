@@ -9,10 +9,12 @@ what may be taken: 1.1 times CuPy for slabs and 1.4 times for cubes, 4 ms, and 0
 
 import functools
 import itertools
+import math
 import operator
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dask
@@ -56,29 +58,33 @@ PROCESSES = ((1024, 1024, 1024), (2048, 1024, 2048))
 
 def on_each(count: int, work: Callable[[], Any]) -> list[Any]:
     """Return what a function returns on each of some GPUs."""
-    found = []
+    results = []
     for gpu in range(count):
         with cupy().cuda.Device(gpu):
-            found.append(work())
-    return found
+            results.append(work())
+    return results
+
+
+#: Calls that do not count: the first ones in a process are slower, by 10 % on four GPUs.
+WARM_UP = 10
 
 
 def seconds(
-    work: Callable[[], Any], repeat: int, idle: Callable[[], Any], ready: Callable[[], Any]
+    work: Callable[[], Any],
+    repeat: int,
+    idle: Callable[[], Any],
+    ready: Callable[[], Any],
 ) -> float:
-    """Return the median seconds from `ready` until `idle` returns; ten calls do not count.
-
-    The first ones in a process are slower, by 10 % on four GPUs.
-    """
+    """Return the median seconds from `ready` until `idle` returns, after `WARM_UP` calls."""
     times = []
-    for _ in range(repeat + 10):
+    for _ in range(WARM_UP + repeat):
         ready()
         started = time.perf_counter()
         result = work()
         idle()
         times.append(time.perf_counter() - started)
         del result
-    return statistics.median(times[10:])
+    return statistics.median(times[WARM_UP:])
 
 
 def on_gpus(work: Callable[[], Any], count: int, repeat: int) -> float:
@@ -87,23 +93,39 @@ def on_gpus(work: Callable[[], Any], count: int, repeat: int) -> float:
     return seconds(work, repeat, idle, idle)
 
 
-def made(
-    shape: Sequence[int], dtype: str, grid: Sequence[int], count: int, whole: Any = None
+def random_array(shape: Sequence[int], dtype: str, grid: Sequence[int], count: int) -> da.Array:
+    """Return an array of random blocks, batch after batch on each of some GPUs."""
+
+    def block(number: int, place: tuple[slice, ...]) -> Any:
+        sizes = [part.stop - part.start for part in place]
+        return random_block(sizes, dtype, number)
+
+    return blockwise(shape, dtype, grid, count, block)
+
+
+def cut(whole: Any, grid: Sequence[int]) -> da.Array:
+    """Return an array of one GPU in blocks with memory of their own."""
+    return blockwise(whole.shape, whole.dtype, grid, 1, lambda number, place: whole[place].copy())
+
+
+def blockwise(
+    shape: Sequence[int],
+    dtype: Any,
+    grid: Sequence[int],
+    count: int,
+    block: Callable[[int, tuple[slice, ...]], Any],
 ) -> da.Array:
-    """Return an array of random blocks, batch after batch on each GPU, or of parts of an array."""
-    chunks = da.core.normalize_chunks([-(-n // g) for n, g in zip(shape, grid, strict=True)], shape)
-    keys = list(np.ndindex(*map(len, chunks)))
+    """Return an array of the blocks of a function of their number and place, on some GPUs."""
+    cp = cupy()
+    lengths = [-(-n // blocks) for n, blocks in zip(shape, grid, strict=True)]
+    chunks = da.core.normalize_chunks(lengths, shape)
+    indices = list(np.ndindex(*map(len, chunks)))
     places = da.core.slices_from_chunks(chunks)
     name = f"on-gpus-{time.time_ns()}"
     graph = {}
-    cp = cupy()
-    for number, (key, place) in enumerate(zip(keys, places, strict=True)):
-        with cp.cuda.Device(number * count // len(keys)):
-            if whole is None:
-                sizes = [cut.stop - cut.start for cut in place]
-                graph[(name, *key)] = random_block(sizes, dtype, number)
-            else:
-                graph[(name, *key)] = whole[place].copy()
+    for number, (index, place) in enumerate(zip(indices, places, strict=True)):
+        with cp.cuda.Device(number * count // len(indices)):
+            graph[(name, *index)] = block(number, place)
     return da.Array(graph, name, chunks, meta=cp.empty((0,) * len(shape), dtype))
 
 
@@ -114,20 +136,25 @@ def random_block(sizes: Sequence[int], dtype: str, number: int) -> Any:
 
 
 def sums(block: Any, first: Sequence[int], shape: Sequence[int], places: np.ndarray) -> np.ndarray:
-    """Return a block's part of the transform at some frequencies, one in each row of `places`."""
-    found = block
-    axes = list(zip(first, block.shape, shape, places.T, strict=True))
+    """Return a block's part of the transform at some frequencies, one in each row of `places`.
+
+    Axes are summed from the last to the first, each in parts of up to 4,096 elements, because the
+    phases of a long axis would take much memory.
+    """
+    partial_sums = None
+    dtype = np.result_type(block.dtype, "c8")
     with block.device:
-        for start, n, length, frequencies in reversed(axes):
-            width = min(n, 4096)  # the phases of a long axis would take much memory
-            for at in (np.arange(width), start + width * np.arange(n // width)):
-                phase = phases(length, frequencies, at).astype(np.result_type(block.dtype, "c8"))
-                if found is block:
-                    found = block.reshape(-1, width) @ cupy().asarray(phase)
+        for axis in reversed(range(block.ndim)):
+            n = block.shape[axis]
+            width = min(n, 4096)
+            for indices in (np.arange(width), first[axis] + width * np.arange(n // width)):
+                phase = cupy().asarray(phases(shape[axis], places[:, axis], indices).astype(dtype))
+                if partial_sums is None:
+                    partial_sums = block.reshape(-1, width) @ phase
                 else:
-                    found = found.reshape(-1, *phase.shape)
-                    found = cupy().einsum("anf,nf->af", found, cupy().asarray(phase))
-        return np.asarray(found.sum(axis=0).get(), "c16")
+                    rows = partial_sums.reshape(-1, *phase.shape)
+                    partial_sums = cupy().einsum("anf,nf->af", rows, phase)
+        return np.asarray(partial_sums.sum(axis=0).get(), "c16")
 
 
 def values_at(block: Any, first: Sequence[int], places: np.ndarray) -> dict[int, complex]:
@@ -137,25 +164,35 @@ def values_at(block: Any, first: Sequence[int], places: np.ndarray) -> dict[int,
     return {i: complex(block[tuple((places[i] - first).tolist())].get()) for i in numbers}
 
 
-def check(x: da.Array, done: da.Array, ask: Callable[..., Any] | None = None) -> dict[str, Any]:
+def call_here(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a function, called in this process."""
+    return function(*arguments)
+
+
+def check(
+    x: da.Array,
+    result: da.Array,
+    call: Callable[..., Any] = call_here,
+) -> dict[str, Any]:
     """Return the largest error at 64 frequencies in units of the usual size, and if it is small.
 
-    `ask` calls a function of a block where the block is.
+    `call` calls a function of a block in the process that has the block.
     """
-    ask = ask or (lambda function, *given: function(*given))
-    places = np.random.default_rng(0).integers(0, done.shape, (64, x.ndim))
-    found = np.full(len(places), np.nan, "c16")
-    for first, block in blocks_of(done):
-        for number, value in ask(values_at, block, first, places).items():
-            found[number] = value
-    expected = sum(ask(sums, block, first, x.shape, places) for first, block in blocks_of(x))
-    error = np.abs(found - expected).max() / np.sqrt(x.size / 12)
-    return within_tolerance(float(error), done.dtype)
+    places = np.random.default_rng(0).integers(0, result.shape, (64, x.ndim))
+    values = np.full(len(places), np.nan, "c16")
+    for first, block in blocks_of(result):
+        for number, value in call(values_at, block, first, places).items():
+            values[number] = value
+    expected = sum(call(sums, block, first, x.shape, places) for first, block in blocks_of(x))
+    error = np.abs(values - expected).max() / np.sqrt(x.size / 12)
+    return within_tolerance(float(error), result.dtype)
 
 
 def within_tolerance(error: float, dtype: Any) -> dict[str, Any]:
-    single = np.finfo(dtype).eps > 1e-10
-    return {"error": error, "ok": bool(error < (1e-4 if single else 1e-12))}
+    """Return an error, and whether it is small for a dtype."""
+    is_single = np.finfo(dtype).eps > 1e-10
+    tolerance = 1e-4 if is_single else 1e-12
+    return {"error": error, "ok": bool(error < tolerance)}
 
 
 def measured(work: Callable[[], Any], count: int, repeat: int) -> tuple[float, float]:
@@ -173,122 +210,207 @@ def free(count: int) -> None:
     on_each(count, cupy().get_default_memory_pool().free_all_blocks)
 
 
-def one(args: Any, results: core.Results) -> None:
+def on_one_gpu(args: Any, results: core.Results) -> None:
     """Measure arrays on one GPU against CuPy."""
     for shape, dtype, grids in ONE:
         for name, grid in itertools.product(("fftn", "rfftn", "irfftn"), grids):
             label = f"{name}, {'x'.join(map(str, shape))} {dtype}, {'x'.join(map(str, grid))}"
             if results.lacks("one", label):
-                results.add("one", label, **one_row(name, shape, dtype, grid, args.repeat))
+                row = one_row(name, shape, dtype, grid, args.repeat)
+                results.add("one", label, **row)
                 free(1)
 
 
 def one_row(
-    name: str, shape: Sequence[int], dtype: str, grid: Sequence[int], repeat: int
+    name: str,
+    shape: Sequence[int],
+    dtype: str,
+    grid: Sequence[int],
+    repeat: int,
 ) -> dict[str, Any]:
     """Return the figures of an array on one GPU."""
     cp = cupy()
-    ours = getattr(fft, name)
-    theirs = getattr(cupy().fft, name)
-    x = made(shape, dtype if name == "fftn" else f"f{int(dtype[1:]) // 2}", grid, 1)
-    before = whole = x.compute()
+    transform = getattr(fft, name)
+    by_cupy = getattr(cp.fft, name)
+    real_dtype = f"f{int(dtype[1:]) // 2}"
+    x = random_array(shape, dtype if name == "fftn" else real_dtype, grid, 1)
+    whole = x.compute()
     if name == "irfftn":
-        whole = cp.fft.rfftn(before)
-        x = made(whole.shape, dtype, grid, 1, whole)
-        off = cp.linalg.norm((ours(x).compute() - before).ravel())
-        verdict = within_tolerance(float(off / cp.linalg.norm(before.ravel())), before.dtype)
+        inverse = whole
+        whole = cp.fft.rfftn(inverse)
+        x = cut(whole, grid)
+        difference = cp.linalg.norm((transform(x).compute() - inverse).ravel())
+        error = float(difference / cp.linalg.norm(inverse.ravel()))
+        verdict = within_tolerance(error, inverse.dtype)
     else:
-        verdict = check(x, ours(x).persist())
-    taken, peak = measured(lambda: ours(x).persist(), 1, repeat)
-    rival = on_gpus(lambda: theirs(whole), 1, repeat)
-    bound = (1.1 if grid[0] == x.npartitions else 1.4) * rival + 4e-3 + 2.5e-4 * x.npartitions
-    forecast = (plan(x, name).expected.peak_host - x.nbytes) / 2**30
-    row = {"bigfft": taken, "cupy": rival, "bound": bound, "within": taken <= bound}
-    return {**row, "peak_gib": peak, "forecast_gib": forecast, **verdict}
+        verdict = check(x, transform(x).persist())
+    our_seconds, peak = measured(lambda: transform(x).persist(), 1, repeat)
+    cupy_seconds = on_gpus(lambda: by_cupy(whole), 1, repeat)
+    are_slabs = grid[0] == x.npartitions
+    factor = 1.1 if are_slabs else 1.4
+    bound = factor * cupy_seconds + 4e-3 + 2.5e-4 * x.npartitions
+    return {
+        "bigfft": our_seconds,
+        "cupy": cupy_seconds,
+        "bound": bound,
+        "within": our_seconds <= bound,
+        "peak_gib": peak,
+        "forecast_gib": (plan(x, name).expected.peak_host - x.nbytes) / 2**30,
+        **verdict,
+    }
 
 
-def several(args: Any, results: core.Results) -> None:
+@dataclass(frozen=True)
+class Several:
+    """An array on several GPUs.
+
+    Attributes
+    ----------
+    count : int
+        Number of GPUs.
+    shape : tuple of int
+        Shape of the array.
+    dtype : str
+        Its data type.
+    """
+
+    count: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
+
+    def fits(self, copies: float) -> bool:
+        """Return whether the GPUs are there and have memory for so many copies of the array."""
+        runtime = cupy().cuda.runtime
+        _, device_nbytes = runtime.memGetInfo()
+        enough_gpus = self.count <= runtime.getDeviceCount()
+        return enough_gpus and copies * self.nbytes / self.count <= device_nbytes
+
+    def label(self, blocks: int) -> str:
+        """Return the beginning of the name of a row."""
+        return f"{self.count} GPUs, {'x'.join(map(str, self.shape))} {self.dtype}, {blocks} blocks"
+
+    def variants(self, transports: Sequence[str]) -> list[tuple[int, str]]:
+        """Return the numbers of blocks and copy methods that are measured."""
+        variants = [(self.count, "auto"), (8, "auto")]
+        if self.count > 1 and self.nbytes == 8 << 30:
+            variants += [(self.count, transport) for transport in transports]
+        return variants
+
+
+def on_several_gpus(args: Any, results: core.Results) -> None:
     """Measure arrays on 2 and more GPUs, by each copy method, against torch and NCCL."""
-    most = cupy().cuda.runtime.getDeviceCount()
-    room = cupy().cuda.runtime.memGetInfo()[1]
     for count, (shape, dtype) in itertools.product((8, 6, 4, 2, 1), SEVERAL):
-        shape, peer = tuple(n or 1024 * count for n in shape), dict[str, Any]()
-        size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
-        if count > most or 3.2 * size / count > room:
+        case = Several(count, tuple(n or 1024 * count for n in shape), dtype)
+        if not case.fits(copies=3.2):
             continue
-        ways = args.ways if count > 1 and size == 8 << 30 else ()
-        for blocks, way in ((count, "auto"), (8, "auto"), *((count, way) for way in ways)):
-            label = f"{count} GPUs, {'x'.join(map(str, shape))} {dtype}, {blocks} blocks, {way}"
+        peer: dict[str, Any] = {}
+        for blocks, transport in case.variants(args.ways):
+            label = f"{case.label(blocks)}, {transport}"
             if not results.lacks("several", label):
                 continue
-            if len(shape) == 3 and not peer and count > 1 and 5.2 * size / count < room:
-                peer = core.call(by_hand, count, shape, dtype, args.repeat)
-            x = made(shape, dtype, (blocks, *(1,) * (len(shape) - 1)), count)
-            with dask.config.set({"bigfft.gpu.peer-transport": way}):
-                verdict = check(x, fft.fftn(x).persist())
-                taken, peak = measured(lambda x=x: fft.fftn(x).persist(), count, args.repeat)
-            row = {"bigfft": taken, **peer, "peak_gib": peak, **verdict}
-            if peer:
-                row["ratio"] = taken / peer["by_hand"]
-            if way == "auto" and count > 1:
-                row["bigfft_exchange"] = alone = exchange_alone(x, count, args.repeat)
-                row["share"] = peer["exchange"] / alone if peer else None
-            results.add("several", label, **row)
-            del x
+            if not peer and len(case.shape) == 3 and count > 1 and case.fits(copies=5.2):
+                peer = core.call(by_hand, count, case.shape, dtype, args.repeat)
+            results.add("several", label, **several_row(case, blocks, transport, peer, args.repeat))
             free(count)
+
+
+def several_row(
+    case: Several,
+    blocks: int,
+    transport: str,
+    peer: dict[str, Any],
+    repeat: int,
+) -> dict[str, Any]:
+    """Return the figures of an array in slabs on several GPUs.
+
+    Parameters
+    ----------
+    case : Several
+        The array.
+    blocks : int
+        Number of slabs.
+    transport : str
+        Copy method.
+    peer : dict
+        What `by_hand` has measured, empty where it has not.
+    repeat : int
+        Number of calls.
+    """
+    grid = (blocks, *(1,) * (len(case.shape) - 1))
+    x = random_array(case.shape, case.dtype, grid, case.count)
+    with dask.config.set({"bigfft.gpu.peer-transport": transport}):
+        verdict = check(x, fft.fftn(x).persist())
+        our_seconds, peak = measured(lambda: fft.fftn(x).persist(), case.count, repeat)
+    row = {"bigfft": our_seconds, **peer, "peak_gib": peak, **verdict}
+    if peer:
+        row["ratio"] = our_seconds / peer["by_hand"]
+    if transport == "auto" and case.count > 1:
+        row["bigfft_exchange"] = exchange_alone(x, case.count, repeat)
+        row["share"] = peer["exchange"] / row["bigfft_exchange"] if peer else None
+    return row
 
 
 def exchange_alone(x: da.Array, count: int, repeat: int) -> float:
     """Return the median seconds of the first exchange between GPUs, without FFTs."""
     planned = plan(x, "fftn")
     x = cut_blocks(x, planned.chunks_in)
-    before = dict(zip(np.ndindex(*x.numblocks), dask.compute(*x.to_delayed().ravel()), strict=True))
+    values = dask.compute(*x.to_delayed().ravel())
+    blocks = dict(zip(np.ndindex(*x.numblocks), values, strict=True))
 
     def choice(source: int, target: int) -> str:
         return transport_of(gpus_here(), source, target)
 
-    homes = gpus_here().homes(before)
+    homes = gpus_here().homes(blocks)
     for exchange in planned.exchanges:
         shards = exchange_map(exchange.source, exchange.target, exchange.mirror)
         if crosses(shards, homes):
             break
-        homes, found = spread(exchange.target, homes), before
-        before = {
-            block: gathered(
-                view_of(shards, block, np.dtype(exchange.dtype), found.__getitem__, home=home)
-            ).array
-            for block, home in homes.items()
+        homes = spread(exchange.target, homes)
+        dtype = np.dtype(exchange.dtype)
+        source = blocks.__getitem__
+        blocks = {
+            index: gathered(view_of(shards, index, dtype, source, home=home)).array
+            for index, home in homes.items()
         }
 
-    def once() -> None:
-        crossing = Crossing(shards, exchange, homes, before, choice)
-        crossing.take(before)
-        for block in exchange.target.indices():
-            crossing.arrived(block)
+    def exchange_once() -> None:
+        crossing = Crossing(shards, exchange, homes, blocks, choice)
+        crossing.take(blocks)
+        for index in exchange.target.indices():
+            crossing.arrived(index)
         crossing.join()
 
-    return on_gpus(once, count, repeat)
+    return on_gpus(exchange_once, count, repeat)
 
 
 # --- a process for each GPU -----------------------------------------------------------------
 
 
-def processes(args: Any, results: core.Results) -> None:
+def on_processes(args: Any, results: core.Results) -> None:
     """Measure clusters with a worker for each GPU."""
-    most = cupy().cuda.runtime.getDeviceCount()
-    room = cupy().cuda.runtime.memGetInfo()[1]
     for count, protocol, shape in itertools.product((8, 6, 4, 2), args.protocols, PROCESSES):
-        label = f"{count} GPUs, {'x'.join(map(str, shape))} c8, {count} blocks"
-        if count > most or 3.2 * 8 * np.prod(shape, dtype=np.int64) / count > room:
-            continue
-        if results.lacks("processes", f"{label}, {protocol}"):
+        case = Several(count, shape, "c8")
+        label = f"{case.label(count)}, {protocol}"
+        if case.fits(copies=3.2) and results.lacks("processes", label):
             row = core.call(on_cluster, count, protocol, shape, args.repeat)
-            row = row if "bigfft" in row else {"failed": row["error"]}
-            inside = results.content["sections"].get("several", [])
-            known = [found["bigfft"] for found in inside if found["name"] == f"{label}, auto"]
-            if "bigfft" in row and known:
-                row["ratio"] = row["bigfft"] / known[0]
-            results.add("processes", f"{label}, {protocol}", **row)
+            if "error" in row and "bigfft" not in row:
+                row = {"failed": row["error"]}
+            in_one_process = seconds_of_row(results, f"{case.label(count)}, auto")
+            if "bigfft" in row and in_one_process is not None:
+                row["ratio"] = row["bigfft"] / in_one_process
+            results.add("processes", label, **row)
+
+
+def seconds_of_row(results: core.Results, name: str) -> float | None:
+    """Return our seconds in a row of several GPUs in one process, if it was measured."""
+    for row in results.content["sections"].get("several", []):
+        if row["name"] == name:
+            return float(row["bigfft"])
+    return None
 
 
 def on_cluster(count: int, protocol: str, shape: Sequence[int], repeat: int) -> dict[str, Any]:
@@ -324,27 +446,32 @@ def on_cluster(count: int, protocol: str, shape: Sequence[int], repeat: int) -> 
         def idle() -> None:
             client.run(cupy().cuda.runtime.deviceSynchronize)
 
-        def ask(function: Callable[..., Any], *given: Any) -> Any:
-            return client.submit(function, *given).result()
+        def call_on_worker(function: Callable[..., Any], *arguments: Any) -> Any:
+            return client.submit(function, *arguments).result()
 
-        verdict = check(x, fft.fftn(x).persist(), ask)
+        verdict = check(x, fft.fftn(x).persist(), call_on_worker)
         return {"bigfft": seconds(whole, repeat, idle, idle), **verdict}
 
 
 # --- torch and NCCL -------------------------------------------------------------------------
 
 
-def by_hand(count: int, *task: Any) -> dict[str, Any]:
+def by_hand(count: int, shape: Sequence[int], dtype: str, repeat: int) -> dict[str, Any]:
     """Return the median seconds of torch and NCCL, and of the exchange alone."""
     from torch import multiprocessing
 
     answer = multiprocessing.get_context("spawn").SimpleQueue()
-    multiprocessing.spawn(rank, (answer, count, *task), count)
+    multiprocessing.spawn(rank, (answer, count, shape, dtype, repeat), count)
     return answer.get()
 
 
 def rank(
-    number: int, answer: Any, count: int, shape: Sequence[int], dtype: str, repeat: int
+    number: int,
+    answer: Any,
+    count: int,
+    shape: Sequence[int],
+    dtype: str,
+    repeat: int,
 ) -> None:
     """Transform slabs in one process of several; the first one answers."""
     import torch
@@ -359,10 +486,12 @@ def rank(
     flat = torch.empty_like(out)
 
     def exchange() -> None:
-        torch.distributed.all_to_all_single(*map(torch.view_as_real, (out, flat)))
+        target = torch.view_as_real(out)
+        torch.distributed.all_to_all_single(target, torch.view_as_real(flat))
 
     def whole() -> None:
-        flat.copy_(torch.fft.fft2(x).reshape(len(x), count, -1, shape[2]).transpose(0, 1))
+        planes = torch.fft.fft2(x).reshape(len(x), count, -1, shape[2])
+        flat.copy_(planes.transpose(0, 1))
         exchange()
         torch.fft.fft(out.reshape(shape[0], -1, shape[2]), dim=0)
 
@@ -371,12 +500,13 @@ def rank(
         torch.distributed.barrier()
         torch.cuda.synchronize()
 
-    found = {
-        name: seconds(work, repeat, torch.cuda.synchronize, together)
-        for name, work in {"by_hand": whole, "exchange": exchange}.items()
+    idle = torch.cuda.synchronize
+    figures = {
+        "by_hand": seconds(whole, repeat, idle, together),
+        "exchange": seconds(exchange, repeat, idle, together),
     }
     if number == 0:
-        answer.put(found)
+        answer.put(figures)
     torch.distributed.destroy_process_group()
 
 
@@ -386,7 +516,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--protocols", nargs="*", default=("ucx", "tcp"), help="of dask-cuda")
     args = parser.parse_args(argv)
     results = core.Results(args, "on_gpus", gpu=gpus())
+    parts = {"one": on_one_gpu, "several": on_several_gpus, "processes": on_processes}
     with dask.config.set(scheduler="threads"):
-        for name in core.chosen(("one", "several", "processes"), args.only):
-            {"one": one, "several": several, "processes": processes}[name](args, results)
+        for name in core.chosen(parts, args.only):
+            parts[name](args, results)
     return int(not results.ok)

@@ -43,7 +43,7 @@ from dask_bigfft.graph.carriers import Groups
 from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
-from dask_bigfft.planner.cost import PACKED
+from dask_bigfft.planner.memory import PACKED
 
 #: Seconds between two checks of whether a cluster still needs a graph's scratch files.
 LOOK = 0.5

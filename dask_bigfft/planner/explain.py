@@ -10,7 +10,7 @@ from html import escape
 
 import numpy as np
 
-from dask_bigfft.planner.cost import shared_layouts_in
+from dask_bigfft.planner.memory import shared_layouts_in
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import Exchange, PlanData, axis_letter
 from dask_bigfft.planner.profile import Profile

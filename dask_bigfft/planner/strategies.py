@@ -26,7 +26,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from dask_bigfft.errors import MemoryLimitError, PlanError
-from dask_bigfft.planner.cost import peak_host, with_forecast
+from dask_bigfft.planner.cost import with_forecast
+from dask_bigfft.planner.memory import peak_host
 from dask_bigfft.planner.merging import (
     FEWER,
     MANY,

@@ -34,7 +34,7 @@ HALF_TILE_COPIES = {1: 2.25, 2: 3.25}
 WINDOW_COPIES = 3
 
 #: Complex lines of an FFT's length in a thread, and cached in the process, as in
-#: `planner.cost` for SciPy: without and with large prime factors.
+#: `planner.memory` for SciPy: without and with large prime factors.
 FFT_LINES = {False: (2, 1), True: (8, 6)}
 
 #: Sums that dask adds at a time.

@@ -27,7 +27,7 @@ from benchmarks.problems import blocks_of, phases
 from dask_bigfft import fft, plan
 from dask_bigfft.exchange.shards import exchange_map
 from dask_bigfft.gpu.gather import Crossing, crosses, gathered, spread, view_of
-from dask_bigfft.gpu.on_gpu import gpus as gpus_here
+from dask_bigfft.gpu.links import gpus as gpus_here
 from dask_bigfft.gpu.peers import TRANSPORTS, transport_of
 from dask_bigfft.graph.layer import cut_blocks
 

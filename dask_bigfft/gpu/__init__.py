@@ -5,7 +5,7 @@
     where          dispatch (device or CPU, devices of this process, leases)
                    work_sharing (hybrid rounds on CPU and devices)
                    on_gpu (blocks that are CuPy arrays)
-    exchanges      gather (target blocks on GPUs) -> peers (copies from other GPUs)
+    exchanges      gather (target blocks on GPUs) -> peers (transports) -> links (copies)
     descriptions   operations (FFTs, factors, copies) -> tile_work (each tile of a plan)
     execution      engine (rounds on blocks: memory, FFT plans, recovery)
                    executor (device protocol, pipeline of tiles)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.events import emit
-from dask_bigfft.gpu.on_gpu import ArrayCopy, Gpus, TableCopy, array_copies, gpus
+from dask_bigfft.gpu.links import ArrayCopy, Gpus, TableCopy, array_copies, gpus
 from dask_bigfft.kernels.copies import Segments
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.transforms.rounds import packed_dtype

@@ -37,7 +37,7 @@ from dask_bigfft.dask_private import (
 from dask_bigfft.events import running_client
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.gpu.on_gpu import gpus
+from dask_bigfft.gpu.links import gpus
 from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.graph.carriers import (
     ON_GPUS,

@@ -36,7 +36,8 @@ from dask_bigfft.exchange.packing import pack, shard_checksum
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.gather import Crossing, by_turns, crosses, part_of_source, spread, view_of
-from dask_bigfft.gpu.on_gpu import as_block, gpus, roll_on_gpu, round_on_gpu
+from dask_bigfft.gpu.links import gpus
+from dask_bigfft.gpu.on_gpu import as_block, roll_on_gpu, round_on_gpu
 from dask_bigfft.gpu.peers import new_table_on, transport_of
 from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.graph import in_place

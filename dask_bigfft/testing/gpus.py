@@ -10,7 +10,7 @@ import numpy as np
 
 from dask_bigfft.arrays import Block
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu.on_gpu import ArrayCopy, Gpus, TableCopy, array_copies, home_of, use
+from dask_bigfft.gpu.links import ArrayCopy, Gpus, TableCopy, array_copies, home_of, use
 from dask_bigfft.kernels.copies import strided_view
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.profile import DeviceProfile

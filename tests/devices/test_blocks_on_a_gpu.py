@@ -23,7 +23,7 @@ from support import close, local
 
 from dask_bigfft import fft, plan, report, signal, transposed_index
 from dask_bigfft.errors import ArgumentError, PlanError
-from dask_bigfft.gpu import cuda, cupy_gpu, on_gpu
+from dask_bigfft.gpu import cuda, cupy_gpu, links, on_gpu
 from dask_bigfft.gpu.operations import FFT, Strided
 from dask_bigfft.gpu.peers import TRANSPORTS
 from dask_bigfft.memory.arena import default_arena
@@ -297,15 +297,15 @@ def cupy_of_cards(opened):
 def card(monkeypatch):
     """CuPy, as far as blocks need it; host memory is refused."""
     module = cupy_of_cards(opened=set())
-    monkeypatch.setattr(on_gpu, "LINK_ROW_NBYTES", 32)
-    monkeypatch.setattr(on_gpu, "MESSAGE_NBYTES", 256)
+    monkeypatch.setattr(links, "LINK_ROW_NBYTES", 32)
+    monkeypatch.setattr(links, "MESSAGE_NBYTES", 256)
     monkeypatch.setitem(sys.modules, "cupy", module)
     cuda.cupy.cache_clear()
-    monkeypatch.setattr(on_gpu, "_gpus", [on_gpu.Gpus()])
+    monkeypatch.setattr(links, "_gpus", [links.Gpus()])
     monkeypatch.setattr(cuda, "_visible_devices", lambda: ((0,), None))
     monkeypatch.setattr(cupy_gpu, "compute", compute)
     nothing = SimpleNamespace(prepare=lambda op: 0, trim=lambda: None, drop=lambda: None)
-    monkeypatch.setattr(on_gpu.Gpus, "speed", lambda *_: 1e12)
+    monkeypatch.setattr(links.Gpus, "speed", lambda *_: 1e12)
     plans = on_gpu._Plans(nothing)
     monkeypatch.setattr(on_gpu, "_plans_of", lambda ordinal: plans)
     yield module

@@ -13,7 +13,7 @@ import pytest
 from devices.test_blocks_on_a_gpu import Card, Memory, card, compute, uploaded  # noqa: F401
 
 from dask_bigfft import fft
-from dask_bigfft.gpu import cupy_gpu, on_gpu
+from dask_bigfft.gpu import cupy_gpu, links
 from dask_bigfft.testing.strategies import random_array
 
 
@@ -107,7 +107,7 @@ def streams(card, monkeypatch):  # noqa: F811
     Stream.noted = []
     alive = []
     begin = Memory.__init__
-    real_put = on_gpu._put
+    real_put = links._put
     by_rows = card.cuda.runtime.memcpy2DAsync
     monkeypatch.setattr(Memory, "__init__", keep)
     monkeypatch.setattr(card.cuda, "Stream", Stream)
@@ -116,7 +116,7 @@ def streams(card, monkeypatch):  # noqa: F811
     once = lambda to, at, size, *end: rows(to, size, at, size, size, 1, *end)  # noqa: E731
     monkeypatch.setattr(card.cuda.runtime, "memcpyAsync", once)
     monkeypatch.setattr(cupy_gpu, "compute", computed)
-    monkeypatch.setattr(on_gpu, "_put", put)
+    monkeypatch.setattr(links, "_put", put)
 
 
 def user(blocks, writes):
@@ -141,7 +141,7 @@ def test_uses_of_the_same_memory_are_in_order(
     chunks,
     row_nbytes,
 ):
-    monkeypatch.setattr(on_gpu, "LINK_ROW_NBYTES", row_nbytes)
+    monkeypatch.setattr(links, "LINK_ROW_NBYTES", row_nbytes)
     blocks = uploaded(random_array(shape, "c16", 3), chunks, count=4)
     user(blocks, True)
     chosen = {"bigfft.planner.whole-axis-floor": 1, "bigfft.exchange.carrier": "auto"}

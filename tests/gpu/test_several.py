@@ -10,7 +10,7 @@ from gpu.test_cupy_blocks import spread
 
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.gpu import on_gpu
+from dask_bigfft.gpu import links
 from dask_bigfft.gpu.cuda import available, cupy
 from dask_bigfft.gpu.peers import TRANSPORTS
 from dask_bigfft.graph.carriers import ON_GPUS
@@ -123,7 +123,7 @@ def test_whole_transforms(
     transport,
     monkeypatch,
 ):
-    monkeypatch.setattr(on_gpu, "LINK_ROW_NBYTES", 1)
+    monkeypatch.setattr(links, "LINK_ROW_NBYTES", 1)
     x = random_array(shape, "f8" if name == "rfft2" else "c16", 4)
     with dask.config.set({"bigfft.gpu.peer-transport": transport}):
         lazy = getattr(fft, name)(spread(x, chunks))

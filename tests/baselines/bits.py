@@ -86,7 +86,12 @@ def lazy_input(
     dtype: str,
 ) -> da.Array:
     """Return an array of random values in random chunks."""
-    chunks = draw_chunks(rng, shape, 40, range(len(shape)))
+    chunks = draw_chunks(
+        rng,
+        shape,
+        40,
+        range(len(shape)),
+    )
     return da.from_array(random_array(shape, dtype, number), chunks=chunks)
 
 

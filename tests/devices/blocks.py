@@ -48,7 +48,12 @@ def job_of(x, name, **keywords):
 def job_of_round(round_, dtypes, inside=False):
     """Return the work of a round on its first block; `inside` in the memory of the block."""
     first_block = (0,) * len(round_.source.axes)
-    return Job(round_, first_block, *dtypes, inside=inside)
+    return Job(
+        round_,
+        first_block,
+        *dtypes,
+        inside=inside,
+    )
 
 
 def engine(

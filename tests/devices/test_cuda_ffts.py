@@ -132,7 +132,13 @@ class GPU:
         if self.plan_nbytes:
             assert self.allocate(1000) == 1000
         self.free -= self.plan_nbytes
-        return Plan(n, (e0, s0, d0), (e1, s1, d1), kind, count)
+        return Plan(
+            n,
+            (e0, s0, d0),
+            (e1, s1, d1),
+            kind,
+            count,
+        )
 
     def wide(self, *arguments, **keywords):
         self.plans["of 64 bits"] += 1
@@ -241,9 +247,21 @@ def test_real_batches(
     x = RNG.standard_normal(shape).astype("f8" if double else "f4")
     half = (*shape[:dim], shape[dim] // 2 + 1, *shape[dim + 1 :])
     close = 1e-12 if double else 1e-4
-    spectrum = executed("r2c", x, half, (dim,), double)
+    spectrum = executed(
+        "r2c",
+        x,
+        half,
+        (dim,),
+        double,
+    )
     np.testing.assert_allclose(spectrum, scipy.fft.rfft(x, axis=dim), atol=close)
-    back = executed("c2r", spectrum, shape, (dim,), double)
+    back = executed(
+        "c2r",
+        spectrum,
+        shape,
+        (dim,),
+        double,
+    )
     np.testing.assert_allclose(back, shape[dim] * x, atol=10 * close)
 
 

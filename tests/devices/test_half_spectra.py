@@ -135,7 +135,13 @@ def test_a_spectrum_in_as_many_values_as_its_digits_is_not_written_over(n, dtype
     limits = TileLimits(0, least=64, run_nbytes=16)
     a = da.from_array(x, chunks=((*chunks, half // 2, half - half // 2),))
     with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
-        result, _ = on_the_card("irfft", a, 32 * n, limits, n=n)
+        result, _ = on_the_card(
+            "irfft",
+            a,
+            32 * n,
+            limits,
+            n=n,
+        )
     assert distance(result, np.fft.irfft(x, n)) < 1e-14
 
 

@@ -69,7 +69,13 @@ def streams(card, monkeypatch):  # noqa: F811
     ):
         size = math.prod(getattr(op, "source", None) or op.shape)
         now().does((False, source, (size,), (16,)), (True, target, (size,), (16,)))
-        compute(plans, op, source, target, work)
+        compute(
+            plans,
+            op,
+            source,
+            target,
+            work,
+        )
 
     def put(values, target, conjugate):
         now().does(array(False, values), array(True, target))

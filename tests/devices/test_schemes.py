@@ -142,7 +142,12 @@ def test_inside_a_blocks_own_memory(shape, notation, seed):
 
 def test_a_convolution_inside_a_blocks_own_memory():
     """There, multiplied by the spectrum of a filter, and back: what was padded is zero again."""
-    (step,) = axis_program(0, 1021, (2048,), bluestein=True).steps
+    (step,) = axis_program(
+        0,
+        1021,
+        (2048,),
+        bluestein=True,
+    ).steps
     layout = Layout((plain(2048, (2048,)),))
     round_ = Round((step,), layout, transformed(layout, (step,)))
     job = job_of_round(round_, ("<c16", "<c16"), inside=True)

@@ -164,7 +164,14 @@ def test_memory_is_limited_and_holds_nan_until_something_is_written(device):
 
 def test_plans_are_made_while_nothing_runs(device):
     stream = device.stream("compute")
-    op = FFT("c2c", (8,), (8,), (0,), -1, "<c16")
+    op = FFT(
+        "c2c",
+        (8,),
+        (8,),
+        (0,),
+        -1,
+        "<c16",
+    )
     device.work_nbytes(op)
     device.compute(stream, op, OTHER, OTHER)
     device.synchronize_all()

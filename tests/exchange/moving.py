@@ -50,7 +50,13 @@ class Moves:
         dtype,
     ):
         """Return the shard of a source block for a target block."""
-        return pack(self.map, block, source, values, dtype)
+        return pack(
+            self.map,
+            block,
+            source,
+            values,
+            dtype,
+        )
 
     def unpack(self, block, dtype, shards):
         """Return a target block, gathered from shards by their source blocks."""

@@ -395,7 +395,12 @@ def test_regions_of_a_stored_array_make_a_block(way, pair, dtypes):
         if way == "in place":
             values = moves.read_in_place(block, dtype, stored)
         else:
-            values = moves.read_packed(block, dtype, stored, blocks)
+            values = moves.read_packed(
+                block,
+                dtype,
+                stored,
+                blocks,
+            )
         np.testing.assert_array_equal(values, expected)
 
 

@@ -257,7 +257,13 @@ def test_large_shards_begin_at_whole_units_and_are_read_once(scratch):
         parts.append(Part((i,), int(begins[i]), shard.nbytes, crc))
     with heard() as seen:
         out = allocate((int(begins[-1]),), np.uint8)
-        read_all(scratch, "e", (0,), parts, out)
+        read_all(
+            scratch,
+            "e",
+            (0,),
+            parts,
+            out,
+        )
     assert [(name, n["nbytes"]) for name, n in seen] == [("scratch_read", nbytes.sum())]
     for part, shard in zip(parts, shards, strict=True):
         assert (out[part.begin : part.begin + part.nbytes].view(complex) == shard).all()

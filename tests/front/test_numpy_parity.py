@@ -82,7 +82,13 @@ def test_nothing_needs_docstrings_or_asserts():
         y = dask_bigfft.fft.fftn(da.from_array(x, chunks=(4, 5))).compute()
         print(dask_bigfft.fft.fftn.__doc__, np.allclose(y, np.fft.fftn(x), rtol=1e-12))
     """
-    process = python("-OO", "-W", "error", "-c", code)
+    process = python(
+        "-OO",
+        "-W",
+        "error",
+        "-c",
+        code,
+    )
     assert (process.stdout, process.stderr) == ("None True\n", "")
 
 

@@ -133,7 +133,14 @@ def test_complex_ffts(
     expected = scipy.fft.fftn(x.astype("c16"), axes=dims)
     if sign > 0:
         expected = scipy.fft.ifftn(x.astype("c16"), axes=dims, norm="forward")
-    op = FFT("c2c", shape, shape, dims, sign, x.dtype.str)
+    op = FFT(
+        "c2c",
+        shape,
+        shape,
+        dims,
+        sign,
+        x.dtype.str,
+    )
     close(through(device, op, x), expected, dtype)
 
 
@@ -175,9 +182,21 @@ def test_real_ffts(
         1,
         np.dtype(dtype).str,
     )
-    spectrum = through(device, forward, x, half, dtype)
+    spectrum = through(
+        device,
+        forward,
+        x,
+        half,
+        dtype,
+    )
     close(spectrum, scipy.fft.rfft(x.astype("f8"), axis=dim), dtype)
-    restored = through(device, back, spectrum, shape, real)
+    restored = through(
+        device,
+        back,
+        spectrum,
+        shape,
+        real,
+    )
     close(restored, shape[dim] * x.astype("f8"), real)
 
 
@@ -519,7 +538,14 @@ def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
     with pytest.raises(DeviceError, match="already"):
         other.reserve(1)
     x = values((100, 100), "c16")
-    op = FFT("c2c", x.shape, x.shape, (0,), -1, "<c16")
+    op = FFT(
+        "c2c",
+        x.shape,
+        x.shape,
+        (0,),
+        -1,
+        "<c16",
+    )
     out = np.empty_like(x)
     array = DeviceArray(0, x.shape, "<c16")
     stream = other.stream("h2d")

@@ -157,7 +157,12 @@ def given(name, shape, single=False):
 def test_half_spectra_larger_than_the_card(name, shape, pinned):
     """The real axis falls apart; its mirror image is made on the card."""
     x, keywords = given(name, shape)
-    check(name, placed(x, pinned), -1, **keywords)
+    check(
+        name,
+        placed(x, pinned),
+        -1,
+        **keywords,
+    )
 
 
 @pytest.mark.parametrize("single", [False, True])

@@ -58,13 +58,38 @@ def check(name, x, a, *args, tolerance=1e-14, **kwargs):
 def test_several_axes(name):
     x, a = inputs(name, (6, 12, 10), (4, 5, 3))
     check(name, x, a)
-    check(name, x, a, axes=(0, 2), norm="ortho")
+    check(
+        name,
+        x,
+        a,
+        axes=(0, 2),
+        norm="ortho",
+    )
     assert isinstance(getattr(scipy.fft, name)(s=(7, 8), axes=(1, 0), x=a), da.Array)
-    check(name, x, a, s=(7, 8), axes=(1, 0))
-    check(name, x, a, s=[9, -1], axes=(2, 1))
+    check(
+        name,
+        x,
+        a,
+        s=(7, 8),
+        axes=(1, 0),
+    )
+    check(
+        name,
+        x,
+        a,
+        s=[9, -1],
+        axes=(2, 1),
+    )
     if name.endswith("n"):
         check(name, x, a, s=(8, 12))  # of the last two axes, and nobody warns
-        check(name, x, a, (5,), None, "forward")
+        check(
+            name,
+            x,
+            a,
+            (5,),
+            None,
+            "forward",
+        )
 
 
 # --- what only SciPy has ------------------------------------------------------------------------

@@ -290,7 +290,12 @@ def test_frequencies_in_transposed_order_know_named_digits(name, rounds):
     a = xr.DataArray(da.from_array(x, chunks=16), dims="t", coords={"t": np.arange(n) * 0.5})
     digits = {0: (*rounds[:-1], n // int(np.prod(rounds[:-1])))}
     named = {"order": "transposed", "digits": digits}
-    spectrum = getattr(bx, name)(a, "t", rounds=rounds, **named)
+    spectrum = getattr(bx, name)(
+        a,
+        "t",
+        rounds=rounds,
+        **named,
+    )
     waves = np.exp(-2j * np.pi * np.outer(spectrum.freq_t, a.t))
     np.testing.assert_allclose(spectrum.values, waves @ x, atol=1e-11)
     back = getattr(bx, f"i{name}")(spectrum, **named)

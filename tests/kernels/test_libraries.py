@@ -174,7 +174,13 @@ def test_r2c_and_c2r(
             given.flags.writeable = name == "C"
             assert_close(r2c(library, given, dim, sign, scale), expected, wide)
             np.testing.assert_array_equal(given, x)
-        expected = exact_c2r(half, dim, n, sign, scale)
+        expected = exact_c2r(
+            half,
+            dim,
+            n,
+            sign,
+            scale,
+        )
         for name, given in layouts(half):
             given.flags.writeable = name == "C"
             assert_close(c2r(library, given, dim, n, sign, scale), expected, dtype)

@@ -123,12 +123,23 @@ def check(
     ordered = sorted(round_.steps, key=lambda s: ("r2c", "c2c", "c2r").index(s.kind))
     for block in round_.source.indices():
         values = random_array(round_.source.shape(block), before, seed)
-        expected = expected_round(values, round_, block, ordered)
+        expected = expected_round(
+            values,
+            round_,
+            block,
+            ordered,
+        )
         assert expected.shape == round_.target.shape(block)
         for library in LIBRARIES:
             own = values.copy()
             view = BlockView.of(own, owned=True)
-            transformed = run_round(round_, block, view, library, after)
+            transformed = run_round(
+                round_,
+                block,
+                view,
+                library,
+                after,
+            )
             assert (transformed is own) == (kinds == {"c2c"})  # complex blocks in place
             assert transformed.dtype == after
             assert relative_l2(transformed, expected) < TOLERANCE[np.dtype(dtype)]
@@ -211,7 +222,12 @@ def test_a_chirp_before_and_after_a_whole_axis():
         chirp = np.where(places < n, np.exp(-1j * np.pi * places**2 / n), 0)[:, None]
         expected = np.fft.fft(values * chirp, axis=0) * chirp.conj() / n
         if len(steps) == 2:
-            expected = np.fft.irfft(expected, 4, axis=1, norm="forward")
+            expected = np.fft.irfft(
+                expected,
+                4,
+                axis=1,
+                norm="forward",
+            )
         round_ = Round(steps, layout, transformed(layout, steps))
         view = BlockView.of(values.copy(), owned=True)
         chirped = run_round(

@@ -59,7 +59,12 @@ def assert_close(ours, expected, single=False):
 @pytest.mark.parametrize("name", ["fftn", "rfftn"])
 @pytest.mark.parametrize("rows", [(0, 1), (0,)])
 def test_chunks_without_entries(name, rows, device):
-    x = values(sum(rows), 40, 6, real=name == "rfftn")
+    x = values(
+        sum(rows),
+        40,
+        6,
+        real=name == "rfftn",
+    )
     with split(), simulated_devices(1 << 13, limits=SMALL):
         a = da.from_array(x, chunks=(rows, (17, 23), 6))
         result = getattr(fft, name)(a, axes=(1, 2), device=device)

@@ -181,7 +181,13 @@ def test_the_result_is_right(
     ):
         trapped(cluster, client, board, phase)
         future = client.compute(fft.fft(da.from_array(a, chunks=512)))
-        hit(board, cluster, fault, victim, {})
+        hit(
+            board,
+            cluster,
+            fault,
+            victim,
+            {},
+        )
         assert close(future.result(timeout=LONGEST), np.fft.fft(a))
         client.run(remove_traps)
         del future

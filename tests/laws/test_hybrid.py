@@ -278,7 +278,12 @@ def test_the_faster_ones_do_alone_what_sharing_would_not_gain(tmp_path, profile,
     with speeds(tmp_path, profile):
         keywords = {"axis": 1, "kernel": "ducc0"}
         alone = {name: plan(array, "fft", device=name, **keywords) for name in ("cpu", "gpu")}
-        hybrid = plan(array, "fft", device="hybrid", **keywords)
+        hybrid = plan(
+            array,
+            "fft",
+            device="hybrid",
+            **keywords,
+        )
     assert hybrid.device == device
     if device == "hybrid":
         fastest = min(single.expected.seconds for single in alone.values())

@@ -190,7 +190,13 @@ def test_the_filter_of_a_convolved_axis():
     first = run.plan.rounds[0]
     padded = first.source.size
     block = (2 * first.source.blocks // 3,)
-    values = generate_filter(run, 0, block, (), operand.values)
+    values = generate_filter(
+        run,
+        0,
+        block,
+        (),
+        operand.values,
+    )
     places = indices_in(first.source, block, 0)
     lags = np.where(2 * places <= padded, places, places - padded).astype(object)
     squares = (lags**2 % (2 * PRIME)).astype(float)

@@ -165,7 +165,12 @@ def test_a_memory_limit_counts_what_overwriting_needs():
     a, blocks = owned_blocks(x, 64)
     with simulated_devices(1 << 23, limits=LIMITS):
         beside = plan(a, "fftn", device="gpu")
-        inside = plan(a, "fftn", device="gpu", overwrite_x=True)
+        inside = plan(
+            a,
+            "fftn",
+            device="gpu",
+            overwrite_x=True,
+        )
         assert inside.inside
         assert inside.expected.peak_host < 0.7 * beside.expected.peak_host
         limit = int(1.1 * inside.expected.peak_host)
@@ -214,7 +219,12 @@ def test_a_shared_result_is_written_beside_the_input():
     """Two rounds on the CPU: the first one writes the memory that the second one transforms."""
     x = values(512, 256)
     a, blocks = owned_blocks(x, 64)
-    cpu_plan = plan(a, "fft2", device="cpu", overwrite_x=True)
+    cpu_plan = plan(
+        a,
+        "fft2",
+        device="cpu",
+        overwrite_x=True,
+    )
     assert cpu_plan.shared_layouts.exchanges[1] is not None
     assert cpu_plan.expected.peak_host > 1.4 * x.nbytes
     spectrum = fft.fft2(a, device="cpu", overwrite_x=True).compute()

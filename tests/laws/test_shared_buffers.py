@@ -59,8 +59,20 @@ def test_blocks_find_in_a_shared_buffer_what_a_gather_would_bring(
     expected,
 ):
     x = random_array(shape, "f8" if kind[0] == "r" else "c16", 1)
-    in_place, shared = computed(x, chunks, kind, extras, True)
-    gathered, none = computed(x, chunks, kind, extras, False)
+    in_place, shared = computed(
+        x,
+        chunks,
+        kind,
+        extras,
+        True,
+    )
+    gathered, none = computed(
+        x,
+        chunks,
+        kind,
+        extras,
+        False,
+    )
     # A library may join lines in another order where the strides differ: SciPy 1.18 does.
     np.testing.assert_allclose(
         in_place,

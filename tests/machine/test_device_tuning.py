@@ -66,9 +66,21 @@ def test_settings_are_kept_with_the_plan(monkeypatch):
         return 2.0 - sum(getattr(candidate.settings, n) == getattr(wanted, n) for n in names) / 4
 
     with simulated_devices(NBYTES):
-        fastest = tuned(spec, request, on, ["scipy"], timer)
+        fastest = tuned(
+            spec,
+            request,
+            on,
+            ["scipy"],
+            timer,
+        )
         assert fastest.settings == wanted
-        again = tuned(spec, request, on, ["scipy"], timer)
+        again = tuned(
+            spec,
+            request,
+            on,
+            ["scipy"],
+            timer,
+        )
         other = replace(on, profile=Profile(devices=(replace(CARD, name="another"),)))
         assert "the fastest of" in tuned(spec, request, other, ["scipy"], timer).reason
     assert "the fastest of" not in again.reason

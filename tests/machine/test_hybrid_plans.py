@@ -35,7 +35,13 @@ def requested(device, dtype="c16", **options):
         np.dtype(dtype),
         axis_or_axes=1,
     )
-    machine = Machine(1 << 34, 4, 1, profile=ALIKE, gpus=1)
+    machine = Machine(
+        1 << 34,
+        4,
+        1,
+        profile=ALIKE,
+        gpus=1,
+    )
     return spec, Request(CHUNKS, device=device, **options), machine
 
 

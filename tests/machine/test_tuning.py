@@ -43,11 +43,21 @@ class Clock:
 def test_the_fastest_wins_and_is_remembered(folder):
     favourite = region(*requested(), MACHINE, ["scipy"])[1].plan
     clock = Clock(lambda plan: plan.rounds == favourite.rounds)
-    winner = tuned(*requested(), MACHINE, ["scipy"], clock)
+    winner = tuned(
+        *requested(),
+        MACHINE,
+        ["scipy"],
+        clock,
+    )
     assert winner.rounds == favourite.rounds
     assert MEASURED in winner.reason
     clock.calls.clear()
-    again = tuned(*requested(), MACHINE, ["scipy"], clock)
+    again = tuned(
+        *requested(),
+        MACHINE,
+        ["scipy"],
+        clock,
+    )
     assert clock.calls == []
     assert again.rounds == favourite.rounds
     assert MEASURED not in again.reason
@@ -55,7 +65,12 @@ def test_the_fastest_wins_and_is_remembered(folder):
 
 def test_wisdom_holds_for_the_class_and_no_other(folder):
     clock = Clock(lambda plan: True)
-    tuned(*requested(), MACHINE, ["scipy"], clock)
+    tuned(
+        *requested(),
+        MACHINE,
+        ["scipy"],
+        clock,
+    )
     clock.calls.clear()
     like = requested((1000, 1000), ((200,) * 5, (1000,)))
     own = problem_class(*requested(), ["scipy"])
@@ -106,9 +121,21 @@ def test_wisdom_of_other_device_software_or_workers_is_measured_again(folder, mo
     monkeypatch.setattr(tuner, "on_devices", lambda plan: False)
     for value in ({"cupy": "14.0"}, {"cupy": "14.1"}):
         monkeypatch.setattr(tuner, what, lambda value=value: dict(value))
-        first = tuned(spec, request, machine, ["scipy"], clock)
+        first = tuned(
+            spec,
+            request,
+            machine,
+            ["scipy"],
+            clock,
+        )
         assert MEASURED in first.reason
-        again = tuned(spec, request, machine, ["scipy"], clock)
+        again = tuned(
+            spec,
+            request,
+            machine,
+            ["scipy"],
+            clock,
+        )
         assert MEASURED not in again.reason
 
 
@@ -135,7 +162,12 @@ def test_damaged_or_foreign_wisdom_is_measured_again(
     reported,
 ):
     clock = Clock(lambda plan: True)
-    tuned(*requested(), MACHINE, ["scipy"], clock)
+    tuned(
+        *requested(),
+        MACHINE,
+        ["scipy"],
+        clock,
+    )
     path = folder / "plans.json"
     whole = path.read_text()
     assert old in whole

@@ -11,7 +11,14 @@ def address(block):
 
 def run_python(program):
     """Run `program` in an interpreter of its own; fail on any warning or traceback."""
-    process = python("-X", "dev", "-W", "error", "-c", program)
+    process = python(
+        "-X",
+        "dev",
+        "-W",
+        "error",
+        "-c",
+        program,
+    )
     assert process.stderr == ""
     return process.stdout.strip()
 

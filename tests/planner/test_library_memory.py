@@ -32,5 +32,10 @@ def test_no_library_takes_more_than_the_table_says(kernel):
     process = python(program, kernel, json.dumps(CASES))
     for (n, rows, columns), nbytes in zip(CASES, json.loads(process.stdout), strict=True):
         x = da.zeros((rows, n, columns), chunks=-1, dtype=complex)
-        rounds = dask_bigfft.plan(x, "fft", axis=1, kernel=kernel).rounds
+        rounds = dask_bigfft.plan(
+            x,
+            "fft",
+            axis=1,
+            kernel=kernel,
+        ).rounds
         assert nbytes <= library_bytes(kernel, rounds, 16) + SPARE, (n, rows, columns)

@@ -85,8 +85,8 @@ class Page:
 
     def collect(self, visit: str) -> list[Any]:
         """Return what a statement on each `node` pushes to `found`."""
-        found: list[Any] = self.evaluate(WALK.replace("VISIT", visit))
-        return found
+        elements: list[Any] = self.evaluate(WALK.replace("VISIT", visit))
+        return elements
 
     def wait(self, ready: Any) -> None:
         """Wait until the page's text is as wanted."""

@@ -18,6 +18,6 @@ def cluster():
 
 @pytest.fixture
 def client(cluster):
-    with Client(cluster) as found:
-        dask_bigfft.cluster.register(found)
-        yield found
+    with Client(cluster) as connected:
+        dask_bigfft.cluster.register(connected)
+        yield connected

@@ -71,14 +71,14 @@ def test_json_gives_names_and_numbers_only(client):
     y = dask_bigfft.fft.rfft2(da.from_array(secret, chunks=(16, 64)))
     y.compute()
     text = got(f"{base(client)}/bigfft/json")
-    found = json.loads(text)
-    run = next(run for run in found["runs"] if run["token"] == token_of(y))
+    answer = json.loads(text)
+    run = next(run for run in answer["runs"] if run["token"] == token_of(y))
     assert (run["name"], run["shape"], run["state"]) == ("rfft2", [64, 64], "done")
     assert {stage["key"] for stage in run["stages"]} == {"round1", "round2"}
-    assert len(found["workers"]) == 2
-    assert all(worker["devices_in_use"] == 0 for worker in found["workers"])
+    assert len(answer["workers"]) == 2
+    assert all(worker["devices_in_use"] == 0 for worker in answer["workers"])
     assert "123456" not in text
-    for word in names_and_numbers(found):
+    for word in names_and_numbers(answer):
         assert len(word) < 60, word
         assert os.sep not in word.replace("tcp://", ""), word
     with pytest.raises(urllib.error.HTTPError, match="405"):
@@ -192,12 +192,12 @@ def test_the_page_in_a_browser_follows_two_transforms_and_tells_them_apart(clien
         pytest.skip("no browser: install chromium, or name one in BIGFFT_BROWSER")
     unregister(client)
     register(client)
-    one, two = (dask_bigfft.fft.fft2(gated(f"gate-{i}", i)) for i in (1, 2))
-    labels = [f"fft2 {token_of(y)[:6]}" for y in (one, two)]
+    first, second = (dask_bigfft.fft.fft2(gated(f"gate-{i}", i)) for i in (1, 2))
+    labels = [f"fft2 {token_of(y)[:6]}" for y in (first, second)]
     with browser.opened(program, tmp_path / "profile") as page:
         page("Page.navigate", url=f"{base(client)}/bigfft")
         page.wait(lambda text: "No transform has been seen yet" in text)
-        futures = client.compute([one, two])
+        futures = client.compute([first, second])
         page.wait(lambda text: text.count("running (round 1 of 2)") == 2)
         page.wait(lambda text: all(label in text for label in labels))
         half = [0.5, 0.5]
@@ -205,7 +205,7 @@ def test_the_page_in_a_browser_follows_two_transforms_and_tells_them_apart(clien
         page.screenshot(ARTIFACTS / "dashboard-running.png")
         Event("gate-1", client=client).set()
         page.wait(lambda text: "done" in text and text.count("running (") == 1)
-        ended = {(token_of(one), "round 2 of 2", 1.0), (token_of(two), "round 2 of 2", 0.0)}
+        ended = {(token_of(first), "round 2 of 2", 1.0), (token_of(second), "round 2 of 2", 0.0)}
         page.wait(lambda text: ended <= set(map(tuple, bars(page))))
         page.wait(lambda text: "1 transform running" in text)
         Event("gate-2", client=client).set()
@@ -214,8 +214,8 @@ def test_the_page_in_a_browser_follows_two_transforms_and_tells_them_apart(clien
         page.screenshot(ARTIFACTS / "dashboard.png")
         assert page.evaluate('document.querySelector("a[href=bigfft]").textContent') == "Bigfft"
         assert page.errors == []
-    for found, seed in zip(client.gather(futures), (1, 2), strict=True):
-        assert np.allclose(found, np.fft.fft2(FIELD + seed))
+    for spectrum, seed in zip(client.gather(futures), (1, 2), strict=True):
+        assert np.allclose(spectrum, np.fft.fft2(FIELD + seed))
     for name in ("dashboard-running.png", "dashboard.png"):
         assert (ARTIFACTS / name).read_bytes().startswith(b"\x89PNG")
 
@@ -224,16 +224,16 @@ def test_the_page_has_all_runs_workers_and_versions_and_escapes_names(client):
     y = dask_bigfft.fft.fft2(da.from_array(FIELD + 0.25, chunks=(16, 64)))
     y.compute()
     until(lambda: state(client)["runs"][-1]["balance"])  # workers tell it by heartbeats
-    found = state(client)
-    one, other = found["workers"]
-    run = {**found["runs"][-1], "name": "<script>", "title": "<script> of", "rounds": "{X} & {Y}"}
-    workers = [{**one, "version": "0.0.1", "name": "w", "memory_limit": 0}, other]
-    text = "".join(dashboard.page_html({**found, "runs": [run] * 9, "workers": workers}))
+    answer = state(client)
+    worker, other_worker = answer["workers"]
+    run = {**answer["runs"][-1], "name": "<script>", "title": "<script> of", "rounds": "{X} & {Y}"}
+    workers = [{**worker, "version": "0.0.1", "name": "w", "memory_limit": 0}, other_worker]
+    text = "".join(dashboard.page_html({**answer, "runs": [run] * 9, "workers": workers}))
     assert text.count("&lt;script&gt; ") == 2 * text.count("<section") == 2 * 6
     assert ">barrier</text>" in text
     assert "mark: by the profile" not in text  # nothing is calibrated
     assert "<script>" not in text
     assert "w (0.0.1)" in text
     assert "4 of 4 blocks" in text
-    assert f"<td>{other['name']}</td>" in text
-    assert "No transform has been seen yet" in dashboard.page_html({**found, "runs": []})[1]
+    assert f"<td>{other_worker['name']}</td>" in text
+    assert "No transform has been seen yet" in dashboard.page_html({**answer, "runs": []})[1]

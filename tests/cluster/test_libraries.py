@@ -41,14 +41,14 @@ COMPLEX = FIELD + 1j * FIELD[::-1]
 @pytest.fixture(scope="module")
 def several():
     """Three workers in this process, by the names 0 to 2."""
-    with local(workers=3) as found:
-        yield found.cluster
+    with local(workers=3) as cluster:
+        yield cluster.cluster
 
 
 @pytest.fixture
 def client(several):
-    with Client(several) as found, dask.config.set({"bigfft.kernel": "auto"}):
-        yield found
+    with Client(several) as connected, dask.config.set({"bigfft.kernel": "auto"}):
+        yield connected
 
 
 @pytest.fixture(autouse=True)
@@ -129,8 +129,8 @@ def test_workers_are_listed_once_in_a_call_by_the_scheduler(client, monkeypatch)
 
 def without(name, version=None):
     """What works here, but one library, or another version of it."""
-    found = {one: is_of for one, is_of in usable().items() if one != name}
-    return found if version is None else found | {name: version}
+    others = {library: is_of for library, is_of in usable().items() if library != name}
+    return others if version is None else others | {name: version}
 
 
 @pytest.mark.parametrize("version", [None, "0.0.1"])
@@ -178,9 +178,9 @@ def test_a_fallback_is_named(client, monkeypatch, error):
     tell(monkeypatch, lambda name: usable())
     monkeypatch.setattr(environment, "_paused", {})
     monkeypatch.setattr(environment, "PATIENCE", (60.0,))
-    found = dask_bigfft.plan(x, "fftn")
-    assert found.kernel == "ducc0"
-    assert "instead of" not in found.explain()
+    own_plan = dask_bigfft.plan(x, "fftn")
+    assert own_plan.kernel == "ducc0"
+    assert "instead of" not in own_plan.explain()
 
 
 def test_a_worker_that_is_killed_while_it_is_asked_is_left_out(tmp_path):
@@ -215,10 +215,14 @@ def test_a_resumed_run_keeps_its_library(client, monkeypatch, tmp_path):
             dask_bigfft.run(source, tmp_path / "out.zarr", scratch=scratch, **requested)
     tell(monkeypatch, lambda name: {})
     assert chosen() == "scipy"
-    done = dask_bigfft.run(source, tmp_path / "out.zarr", scratch=scratch, resume=True, **requested)
-    assert done.plan.kernel == "ducc0"
-    found = zarr.open_array(tmp_path / "out.zarr", mode="r")[...]
-    np.testing.assert_array_equal(found, zarr.open_array(tmp_path / "wanted.zarr", mode="r")[...])
+    report = dask_bigfft.run(
+        source, tmp_path / "out.zarr", scratch=scratch, resume=True, **requested
+    )
+    assert report.plan.kernel == "ducc0"
+    spectrum = zarr.open_array(tmp_path / "out.zarr", mode="r")[...]
+    np.testing.assert_array_equal(
+        spectrum, zarr.open_array(tmp_path / "wanted.zarr", mode="r")[...]
+    )
 
 
 def hide():
@@ -254,18 +258,18 @@ def test_nobody_to_ask_is_scipy():
 
 
 def speeds(**rates):
-    found = (LibrarySpeeds(name, "complex128", rate, rate) for name, rate in rates.items())
-    return replace(DEFAULT, libraries=tuple(found))
+    library_speeds = (LibrarySpeeds(name, "complex128", rate, rate) for name, rate in rates.items())
+    return replace(DEFAULT, libraries=tuple(library_speeds))
 
 
 def test_a_profile_with_speeds_of_all_says_which_is_the_fastest(client, tmp_path):
     """Else it is measured here, as for what a profile says nothing of."""
-    there = events.workers_of(client).values()
-    path = environment.profile_path(environment.cluster_place(there))
+    workers = events.workers_of(client).values()
+    path = environment.profile_path(environment.cluster_place(workers))
     fast = next((name for name in usable() if name not in ("scipy", "ducc0")), "scipy")
     rates = {name: 2e9 if name == fast else 1e9 for name in usable()}
     assert environment.save_profile(speeds(**rates), path)
-    assert environment.profile_of(there).library(fast, "complex128").flops == 2e9
+    assert environment.profile_of(workers).library(fast, "complex128").flops == 2e9
     assert chosen() == fast
     assert chosen("c8") == chosen("G") == "ducc0"
     assert environment.save_profile(speeds(scipy=2e9), tmp_path / "some.json")

@@ -54,7 +54,7 @@ def test_workers_count_every_block_and_byte(client):
     y = dask_bigfft.fft.fft2(x)
     plan = dask_bigfft.plan(x, "fft2")
     assert np.allclose(y.compute(), np.fft.fft2(FIELD + 1))
-    run = waited(client, token_of(y), lambda found: rounds_counted(found, plan))
+    run = waited(client, token_of(y), lambda run_: rounds_counted(run_, plan))
     assert run["state"] == "done"
     assert run["rounds"] == plan.notation
     for row in run["phases"]:
@@ -62,7 +62,7 @@ def test_workers_count_every_block_and_byte(client):
             assert row["nbytes"] == plan.rounds[row["index"] - 1].target.size * 16
             assert row["seconds"] > 0
     assert {"gather", "fft", "round"} <= {row["phase"] for row in run["phases"]}
-    total = sum(done["nbytes"] for done in run["balance"].values())
+    total = sum(work["nbytes"] for work in run["balance"].values())
     assert total == sum(r.target.size * 16 for r in plan.rounds)
 
 
@@ -127,8 +127,8 @@ def test_a_worker_that_comes_later_is_made_ready_and_counts(cluster, client):
     finally:
         cluster.scale(2)
         until(lambda: len(workers_of(client)) == 2)
-    kept = run_of(client, token_of(y))
-    assert kept["balance"] == run["balance"]  # what a worker did stays when it has gone
+    before = run_of(client, token_of(y))
+    assert before["balance"] == run["balance"]  # what a worker did stays when it has gone
 
 
 def test_a_run_that_is_cancelled_or_fails_says_so(client):
@@ -146,8 +146,8 @@ def test_a_run_that_is_cancelled_or_fails_says_so(client):
 
 def test_what_is_there_already_is_no_new_run(client):
     y = dask_bigfft.fft.fft2(blocks(10))
-    kept = y.persist()
-    wait(kept)
+    persisted = y.persist()
+    wait(persisted)
     first = waited(client, token_of(y), lambda run: run["state"] == "done")
     client.compute(dask_bigfft.fft.fft2(blocks(10))).result()
     again = run_of(client, token_of(y))
@@ -155,13 +155,13 @@ def test_what_is_there_already_is_no_new_run(client):
     total = float((abs(y) ** 2).sum().compute())
     assert np.isclose(total, ((FIELD + 10) ** 2).sum() * FIELD.size)
     assert run_of(client, token_of(y))["state"] == "done"
-    del kept
+    del persisted
 
 
 @pytest.fixture(scope="module")
 def alone():
-    with local(workers=1, processes=True) as found:
-        yield found
+    with local(workers=1, processes=True) as cluster:
+        yield cluster
 
 
 def test_unregistering_gives_everything_back(alone):
@@ -177,8 +177,8 @@ def test_unregistering_gives_everything_back(alone):
     register(alone, prefault=1 << 22)
     for seed in (1, 2):
         dask_bigfft.fft.fft2(blocks(seed)).compute()
-    ((there, sinks, counted, idle),) = alone.run(left).values()
-    assert (there, sinks, counted) == (True, 2, 2)  # as long as somebody may ask
+    ((registered, sinks, counted, idle),) = alone.run(left).values()
+    assert (registered, sinks, counted) == (True, 2, 2)  # as long as somebody may ask
     assert idle >= 1 << 22
     unregister(alone)
     unregister(alone)
@@ -211,7 +211,7 @@ def test_registering_again_with_other_numbers_makes_other_memory_ready(alone):
         assert "prefault" not in given or idle < 1 << 23
     alone.cluster.scale(2)
     alone.wait_for_workers(2, timeout=60)
-    assert [found[2] for found in alone.run(ready).values()] == [numbers] * 2
+    assert [answer[2] for answer in alone.run(ready).values()] == [numbers] * 2
     unregister(alone)
 
 
@@ -286,4 +286,4 @@ def test_a_scheduler_and_a_client_in_processes_of_their_own(tmp_path):
         y = dask_bigfft.fft.fft2(x)
         plan = dask_bigfft.plan(x, "fft2")
         assert np.allclose(y.compute(), np.fft.fft2(FIELD + 10))
-        waited(client, token_of(y), lambda found: rounds_counted(found, plan))
+        waited(client, token_of(y), lambda run: rounds_counted(run, plan))

@@ -76,10 +76,10 @@ def test_a_scratch_folder_is_refused_while_a_run_uses_it_or_one_inside(
     assert first == "done"
     assert "`scratch`=" in second
     assert close(folder / "out.zarr", np.fft.fft(VALUES))
-    done = dask_bigfft.run(
+    process = dask_bigfft.run(
         folder / "in.zarr", folder / other[1], other[0], scratch=folder / "scratch", **ASKED
     )
-    assert done.already == (other[1] == "out.zarr")
+    assert process.already == (other[1] == "out.zarr")
     assert sorted(p.name for p in folder.iterdir()) == sorted({"in.zarr", "out.zarr", other[1]})
 
 
@@ -98,8 +98,8 @@ def test_graphs_share_a_scratch_directory(client, tmp_path):
         x = da.from_array(VALUES, chunks=2**8)
         lazy = [fft.fft(x), fft.ifft(x), fft.fft(x), fft.fft(2 * x)]
         futures = client.compute(lazy)
-        found = [future.result(60) for future in futures]
+        answers = [future.result(60) for future in futures]
         del futures
     wanted = [np.fft.fft(VALUES), np.fft.ifft(VALUES), np.fft.fft(VALUES), np.fft.fft(2 * VALUES)]
-    assert close(np.stack(found), np.stack(wanted))
+    assert close(np.stack(answers), np.stack(wanted))
     until(lambda: not list(tmp_path.iterdir()))  # the last worker to hear of it deletes the folder

@@ -51,7 +51,7 @@ def test_workers_too_small_for_any_plan_are_refused():
 
 def hold(nbytes, dask_worker):
     """Let a worker hold memory that no task knows."""
-    dask_worker.held = np.ones(nbytes // 8)
+    dask_worker.ballast = np.ones(nbytes // 8)
 
 
 def tells(client, condition):
@@ -85,8 +85,8 @@ def test_a_small_worker_works_before_and_after_it_is_registered():
             if number == 1:
                 dask_bigfft.cluster.register(client)
             x = da.from_array(a + number, chunks=(128, 768))
-            found = client.compute(fft.fft2(x)).result(timeout=100)
-            np.testing.assert_allclose(found, np.fft.fft2(a + number), atol=1e-8)
+            spectrum = client.compute(fft.fft2(x)).result(timeout=100)
+            np.testing.assert_allclose(spectrum, np.fft.fft2(a + number), atol=1e-8)
 
 
 def test_a_full_worker_among_others_is_left_out():
@@ -143,9 +143,9 @@ def two(tmp_path_factory):
 
 @pytest.fixture
 def client(two):
-    with Client(scheduler_file=two.file) as found:
-        yield found
-        found.run(go_on)
+    with Client(scheduler_file=two.file) as connected:
+        yield connected
+        connected.run(go_on)
 
 
 PAUSED = r"all workers .* paused .* MiB of its memory limit"
@@ -175,26 +175,26 @@ def test_workers_that_all_get_paused_are_an_error(client, carrier):
 
 
 @pytest.mark.parametrize(
-    "made", ["without a client", "before", "after", "with memory_limit", "into tasks"]
+    "moment", ["without a client", "before", "after", "with memory_limit", "into tasks"]
 )
-def test_workers_that_were_paused_before_are_an_error(tmp_path, made):
+def test_workers_that_were_paused_before_are_an_error(tmp_path, moment):
     """They have none of the tasks, and may never have heard of this package."""
     x = da.from_array(LINE, chunks=2**11)
     with Processes(tmp_path, 1) as cluster:
-        if made == "without a client":
+        if moment == "without a client":
             y = fft.fft(x)
         with Client(scheduler_file=cluster.file) as client:
             client.wait_for_workers(1, timeout=60)
-            if made == "before":
+            if moment == "before":
                 y = fft.fft(x)
             client.run(pause)
             wait_until_paused(client, 1)
             client.run_on_scheduler(be_quick)
-            if made == "after":
+            if moment == "after":
                 y = fft.fft(x)
-            elif made == "with memory_limit":
+            elif moment == "with memory_limit":
                 y = fft.fft(x, memory_limit="100 MiB")
-            elif made == "into tasks":
+            elif moment == "into tasks":
                 (y,) = dask.optimize(fft.fft(x, memory_limit="100 MiB"))
             future = client.compute(y)
             with pytest.raises(ClusterError, match=PAUSED):
@@ -238,8 +238,8 @@ def test_a_paused_worker_among_others_delays_nobody_for_ever(client, carrier):
     with dask.config.set({"bigfft.exchange.carrier": carrier}):
         client.run(pause, workers=[first])
         wait_until_paused(client, 1)
-        found = client.compute(fft.fft(da.from_array(LINE + 4, chunks=2**11))).result(timeout=60)
-        np.testing.assert_allclose(found, np.fft.fft(LINE + 4), atol=1e-9)
+        spectrum = client.compute(fft.fft(da.from_array(LINE + 4, chunks=2**11))).result(timeout=60)
+        np.testing.assert_allclose(spectrum, np.fft.fft(LINE + 4), atol=1e-9)
 
 
 @pytest.mark.parametrize("carrier", ["tasks", "p2p"])
@@ -256,8 +256,8 @@ def test_a_worker_that_gets_paused_alone_keeps_nobody_waiting(client, carrier):
         until(is_given_tasks)
         client.run(pause, workers=[first])
         try:
-            found = future.result(timeout=60)
-            np.testing.assert_allclose(found, np.fft.fft(LINE + 5), atol=1e-9)
+            spectrum = future.result(timeout=60)
+            np.testing.assert_allclose(spectrum, np.fft.fft(LINE + 5), atol=1e-9)
         except ClusterError:
             assert carrier == "p2p"
         client.cancel(future)
@@ -313,5 +313,5 @@ def test_a_transform_that_workers_hardly_hold_ends(registered, pauses):
         except PlanError as error:
             assert "420 MiB" in str(error)  # noqa: PT017
             return
-        found = client.compute(y).result(timeout=120)  # 20 s on an idle machine
-    assert found == pytest.approx(21536223054.6519, rel=1e-9)
+        spectrum = client.compute(y).result(timeout=120)  # 20 s on an idle machine
+    assert spectrum == pytest.approx(21536223054.6519, rel=1e-9)

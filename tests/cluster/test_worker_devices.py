@@ -46,8 +46,8 @@ def test_devices_are_open_before_the_first_task_and_closed_at_the_end(threads):
     assert worker.metrics["bigfft-streams"](worker) == {"in_use": 0, "devices": [idle]}
     assert default_arena().counters().idle_bytes >= 8 * MIB
     x = np.random.default_rng(0).standard_normal((64, 60))
-    got = fft.fft2(da.from_array(x, (16, 60)), device="gpu").compute()
-    assert np.allclose(got, np.fft.fft2(x))
+    spectrum = fft.fft2(da.from_array(x, (16, 60)), device="gpu").compute()
+    assert np.allclose(spectrum, np.fft.fft2(x))
     assert any(span.operation == "h2d" for span in device.trace)
     assert device.memory().free < device.total
     (told,) = worker.metrics["bigfft-streams"](worker)["devices"]

@@ -50,9 +50,9 @@ def check_comparison(content, warm_runs):
 
 @pytest.mark.parametrize(("script", "arguments", "says"), SCRIPTS)
 def test_examples(script, arguments, says, tmp_path):
-    done = run(EXAMPLES / f"{script}.py", *arguments, cwd=tmp_path)
+    process = run(EXAMPLES / f"{script}.py", *arguments, cwd=tmp_path)
     for text in says:
-        assert re.search(text, done.stdout), done.stdout
+        assert re.search(text, process.stdout), process.stdout
     if "field" in arguments:  # nothing is left behind
         assert not list(tmp_path.glob("field/*"))
     if script == "compare_1d":
@@ -76,8 +76,8 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(script, packag
         f"sys.modules[{package!r}] = None\n"
         f"runpy.run_path({str(EXAMPLES / script)!r} + '.py', run_name='__main__')\n"
     )
-    done = run("-c", code, cwd=tmp_path, status=1)
-    (line,) = done.stderr.splitlines()
+    process = run("-c", code, cwd=tmp_path, status=1)
+    (line,) = process.stderr.splitlines()
     extra = re.search(r"'dask-bigfft\[(\w+)\]'", line)[1]
     assert package in line
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -56,6 +56,6 @@ def test_every_public_name_is_in_the_reference(html):
     public |= {f"dask_bigfft.{name}" for name in dask_bigfft.__all__ if name.isidentifier()}
     public -= {"dask_bigfft.__version__"}
     words = re.findall(r"[\w.]+", "".join(html[page] for page in PAGES if page.startswith("api")))
-    found = {*words, *(word.strip(".").rpartition(".")[2] for word in words)}
-    missing = {name for name in public if name.rpartition(".")[2] not in found}
+    names = {*words, *(word.strip(".").rpartition(".")[2] for word in words)}
+    missing = {name for name in public if name.rpartition(".")[2] not in names}
     assert not missing

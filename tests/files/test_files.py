@@ -121,13 +121,13 @@ def test_after_an_error_nothing_is_under_way(threads, asks):
 def test_after_an_interruption_nothing_is_under_way(monkeypatch):
     """Else a file is closed while it is written, and its number may be another file's by then."""
     begun = threading.Event()
-    done = []
+    finished = []
     wait = files.wait
 
     def call():
         begun.set()
         time.sleep(0.05)
-        done.append(True)
+        finished.append(True)
 
     def interrupted(*_, **__):
         monkeypatch.setattr(files, "wait", wait)
@@ -142,7 +142,7 @@ def test_after_an_interruption_nothing_is_under_way(monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         task()
-    assert done
+    assert finished
 
 
 FORKED = """

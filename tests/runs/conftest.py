@@ -60,7 +60,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def here(folder):
+def source_folder(folder):
     """A working folder with a source, whose runs are done task by task."""
     stored("in.zarr", complex_values(N), (BLOCK,))
     with dask.config.set(scheduler="sync"):
@@ -68,7 +68,7 @@ def here(folder):
 
 
 @pytest.fixture
-def undisturbed(here):
+def undisturbed(source_folder):
     dask_bigfft.run("in.zarr", "whole.zarr", **ASKED, scratch="whole")
     assert not Path("whole").exists()
     assert close("whole.zarr", np.fft.fft(values_of("in.zarr")))
@@ -76,7 +76,7 @@ def undisturbed(here):
 
 
 @pytest.fixture
-def begun(here, kill):
+def begun(source_folder, kill):
     """A run that has been killed in the middle."""
     kill(150)
     assert sum(done_so_far()) > 0
@@ -85,14 +85,14 @@ def begun(here, kill):
 @pytest.fixture
 def counted():
     """Events, their bytes, and the largest sum of scratch files at a time."""
-    found = collections.Counter()
+    counts = collections.Counter()
     lock = threading.Lock()
 
     def sink(name, numbers):
         with lock:
-            found.update({name: 1, f"{name} bytes": numbers.get("nbytes", 0)})
-            held = found["scratch_write bytes"] - found["scratch_free bytes"]
-            found["worst"] = max(found["worst"], held)
+            counts.update({name: 1, f"{name} bytes": numbers.get("nbytes", 0)})
+            scratch_nbytes = counts["scratch_write bytes"] - counts["scratch_free bytes"]
+            counts["worst"] = max(counts["worst"], scratch_nbytes)
 
     with listening(sink):
-        yield found
+        yield counts

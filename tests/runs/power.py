@@ -38,11 +38,11 @@ Places = dict[int, set[tuple[int, str]]]
 
 def places_of(nodes: Nodes) -> Places:
     """Return the folders that an inode is in, and its names there."""
-    found: Places = {}
+    places: Places = {}
     for folder, node in nodes.items():
         for name, inode in node.content.items() if isinstance(node.content, dict) else ():
-            found.setdefault(inode, set()).add((folder, name))
-    return found
+            places.setdefault(inode, set()).add((folder, name))
+    return places
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Moment:
         }
         for inode in sorted(moved, key=moved.__getitem__):  # what is newer takes a name last
             places |= dict.fromkeys((after if moved[inode] else before).get(inode, ()), inode)
-        taken = set(places.values())
-        for inode in moved.keys() - taken:  # renamed, and its old name was taken
+        used_inodes = set(places.values())
+        for inode in moved.keys() - used_inodes:  # renamed, and its old name was taken
             if inode in before and inode in after:
                 places |= dict.fromkeys(after[inode] - places.keys(), inode)
         shutil.rmtree(folder)
@@ -149,12 +149,12 @@ class Disk:
     def _noted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*args: Any, **kwargs: Any) -> Any:
             self._moment()
-            found = call(*args, **kwargs)
+            value = call(*args, **kwargs)
             if name == "fsync":
                 path = Path(os.readlink(f"/proc/self/fd/{args[0]}"))
                 if path == self.root or self.root in path.parents:
                     self.synced[os.fstat(args[0]).st_ino] = self._node(path)
-            return found
+            return value
 
         return noted
 
@@ -165,14 +165,14 @@ class Disk:
 
     def _walk(self) -> Nodes:
         """Return everything that is there now."""
-        found = [self.root, *self.root.rglob("*")]
-        return {path.stat().st_ino: self._node(path) for path in found}
+        paths = [self.root, *self.root.rglob("*")]
+        return {path.stat().st_ino: self._node(path) for path in paths}
 
     def _node(self, path: Path) -> Node:
-        found = path.stat()
-        if found.st_ino not in self._handles:
-            self._handles[found.st_ino] = os.open(path, os.O_RDONLY)
+        status = path.stat()
+        if status.st_ino not in self._handles:
+            self._handles[status.st_ino] = os.open(path, os.O_RDONLY)
         if not path.is_dir():
-            return Node(path.read_bytes(), found.st_mtime_ns)
+            return Node(path.read_bytes(), status.st_mtime_ns)
         with os.scandir(path) as entries:
-            return Node({entry.name: entry.inode() for entry in entries}, found.st_mtime_ns)
+            return Node({entry.name: entry.inode() for entry in entries}, status.st_mtime_ns)

@@ -30,8 +30,8 @@ def values_of(name):
 
 def contents(folder):
     """All files of a folder, by their names in it."""
-    found = (path for path in Path(folder).rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+    paths = (path for path in Path(folder).rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def stored(name, values, chunks, **options):
@@ -41,11 +41,11 @@ def stored(name, values, chunks, **options):
 
 def files(folder):
     """What lies in a folder, but for the record of how it came to be."""
-    found = contents(folder)
-    text = json.loads(found.pop("zarr.json"))
+    by_path = contents(folder)
+    text = json.loads(by_path.pop("zarr.json"))
     for name in ("run", "identity"):
         text["attributes"]["dask_bigfft"].pop(name, None)
-    return found, text
+    return by_path, text
 
 
 def again(scratch="scratch", **options):
@@ -79,11 +79,11 @@ def when_first_stored(call):
     assert not left
 
 
-def close(found, wanted, most=1e-13):
+def close(values, wanted, most=1e-13):
     """Whether a result, or an array of a name, is right."""
-    if isinstance(found, str | Path):
-        found = values_of(found)
-    return np.linalg.norm(found - wanted) < most * np.linalg.norm(wanted)
+    if isinstance(values, str | Path):
+        values = values_of(values)
+    return np.linalg.norm(values - wanted) < most * np.linalg.norm(wanted)
 
 
 def refused_unless_filled(source, text, values, **requested):

@@ -30,13 +30,15 @@ IN_PLACE = {**ASKED, "scratch": "scratch", "overwrite": True}
 
 
 def everything(folder):
-    found = (path for path in Path(folder).rglob("*") if path.is_file() and path.name != "lock")
-    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
+    paths = (path for path in Path(folder).rglob("*") if path.is_file() and path.name != "lock")
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
 
 
 @pytest.mark.parametrize("place", ENDS)
 @pytest.mark.parametrize("destination", ["out.zarr", "in.zarr"])
-def test_killed_after_the_end(here, kill, undisturbed, counted, capsys, destination, place):
+def test_killed_after_the_end(
+    source_folder, kill, undisturbed, counted, capsys, destination, place
+):
     """In its source's place it would be transformed once more."""
     requested = {**ASKED, "scratch": "scratch", "overwrite": destination == "in.zarr"}
     kill(place, destination, **requested)
@@ -44,10 +46,10 @@ def test_killed_after_the_end(here, kill, undisturbed, counted, capsys, destinat
     assert Path("scratch").exists() == (place == ENDS[0])
     before = everything(".")
     counted.clear()
-    done = dask_bigfft.run("in.zarr", destination, **requested, resume=True)
-    assert done.already
-    assert done.plan.spec.name == "fft"
-    assert "already done" in repr(done)
+    report = dask_bigfft.run("in.zarr", destination, **requested, resume=True)
+    assert report.already
+    assert report.plan.spec.name == "fft"
+    assert "already done" in repr(report)
     assert main(command("--resume", destination)) == 0
     assert "already done" in capsys.readouterr().out
     assert not any(counted[name] for name in WORK)
@@ -56,7 +58,7 @@ def test_killed_after_the_end(here, kill, undisturbed, counted, capsys, destinat
     assert files(destination) == undisturbed
 
 
-def test_what_is_not_this_run_is_refused_and_says_why(here):
+def test_what_is_not_this_run_is_refused_and_says_why(source_folder):
     again()
     before = everything("out.zarr")
     with pytest.raises(ArgumentError, match=r"where nothing is yet, or overwrite=True$"):
@@ -73,7 +75,7 @@ def test_what_is_not_this_run_is_refused_and_says_why(here):
     assert not Path("scratch").exists()
 
 
-def test_contents_that_changed_in_secret_are_not_already_done(here):
+def test_contents_that_changed_in_secret_are_not_already_done(source_folder):
     again(checksum=True)
     assert again().already
     chunk = Path("in.zarr/c/3")
@@ -85,7 +87,7 @@ def test_contents_that_changed_in_secret_are_not_already_done(here):
         again()
 
 
-def test_without_checksums_nothing_is_already_done_with_them(here, capsys):
+def test_without_checksums_nothing_is_already_done_with_them(source_folder, capsys):
     """Nobody knows what the source held."""
     again()
     with pytest.raises(ArgumentError, match="`destination`="):
@@ -104,7 +106,7 @@ def test_without_checksums_nothing_is_already_done_with_them(here, capsys):
 @pytest.mark.parametrize(
     ("name", "change"), [("in.zarr", "value"), ("out.zarr", "value"), ("out.zarr", "gone")]
 )
-def test_a_changed_source_or_result_is_not_already_done(here, name, change):
+def test_a_changed_source_or_result_is_not_already_done(source_folder, name, change):
     again()
     if change == "value":
         zarr.open_array(name, mode="r+")[3 * BLOCK] = 0
@@ -120,7 +122,7 @@ def test_a_changed_source_or_result_is_not_already_done(here, name, change):
 @pytest.mark.parametrize("change", ["value", "gone", "attribute"])
 @pytest.mark.parametrize("destination", ["out.zarr", "in.zarr"])
 def test_killed_before_cleaning_up_a_changed_result_is_not_already_done(
-    here, kill, destination, change
+    source_folder, kill, destination, change
 ):
     """Also where there is a scratch folder left, which goes only when all is well."""
     place = "dask_bigfft.runs.run_json.clear"
@@ -150,7 +152,7 @@ def test_killed_before_cleaning_up_a_changed_result_is_not_already_done(
     assert close(values(destination), np.fft.fft(x))
 
 
-def test_attributes_of_others_are_kept_and_nonsense_is_no_identity(here):
+def test_attributes_of_others_are_kept_and_nonsense_is_no_identity(source_folder):
     again()
     zarr.open_array("out.zarr", mode="r+").attrs["units"] = "K"
     assert again().already
@@ -172,7 +174,7 @@ def in_place(kind="fft", **options):
     return dask_bigfft.run("in.zarr", "in.zarr", **requested)
 
 
-def test_in_its_place_other_runs_begin(here):
+def test_in_its_place_other_runs_begin(source_folder):
     x = values("in.zarr")
     assert not in_place().already
     assert in_place().already
@@ -186,17 +188,17 @@ def test_in_its_place_other_runs_begin(here):
     assert close(values("in.zarr"), np.fft.fft(x))
 
 
-def test_a_result_that_becomes_a_source_is_none_that_was_replaced(here):
+def test_a_result_that_becomes_a_source_is_none_that_was_replaced(source_folder):
     """The same transform of what it has made is another run."""
     x = values("in.zarr")
     again()
-    done = dask_bigfft.run("out.zarr", "out.zarr", **IN_PLACE, resume=True)
-    assert not done.already
+    report = dask_bigfft.run("out.zarr", "out.zarr", **IN_PLACE, resume=True)
+    assert not report.already
     assert close(values("out.zarr"), np.fft.fft(np.fft.fft(x)))
 
 
 @pytest.mark.parametrize("place", ["dask_bigfft.runs.run_json.clear", *ENDS])
-def test_in_the_place_of_an_array_of_a_group(here, kill, place):
+def test_in_the_place_of_an_array_of_a_group(source_folder, kill, place):
     x = values("in.zarr")
     zarr.open_group("group.zarr", mode="w")
     stored("group.zarr/a", x, (BLOCK,))
@@ -220,7 +222,7 @@ def test_in_the_place_of_an_array_of_a_group(here, kill, place):
     ],
 )
 def test_killed_while_an_old_array_is_replaced(
-    here, processes, undisturbed, destination, after, names
+    source_folder, processes, undisturbed, destination, after, names
 ):
     """Which may be the source: it comes back, or is not asked for any more, and nothing is left."""
     if destination != "in.zarr":
@@ -228,14 +230,16 @@ def test_killed_while_an_old_array_is_replaced(
     requested = {**ASKED, "scratch": "scratch", "overwrite": True}
     code = processes(dying_runs.run_and_die_replacing, after, "in.zarr", destination, **requested)
     assert code == -signal.SIGKILL
-    found = [path.name.removeprefix(destination) for path in here.glob(f"{destination}*")]
+    endings = [
+        path.name.removeprefix(destination) for path in source_folder.glob(f"{destination}*")
+    ]
     old = targets.leftovers(Path(destination), targets.REPLACED)
     assert [path.name.partition("-")[0] for path in old] == [f"{destination}.replaced"]
     assert targets.leftovers(Path(destination)) == []  # it is gone on with
-    assert sorted(re.sub("-.*", "-", name) for name in found) == names
+    assert sorted(re.sub("-.*", "-", name) for name in endings) == names
     dask_bigfft.run("in.zarr", destination, **requested, resume=True)
     assert files(destination) == undisturbed
-    assert {p.name for p in here.iterdir()} == {"in.zarr", "whole.zarr", destination}
+    assert {p.name for p in source_folder.iterdir()} == {"in.zarr", "whole.zarr", destination}
 
 
 def a_file(path):
@@ -274,7 +278,7 @@ def remove(path):
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("make", [a_file, a_folder, a_link, an_array])
 def test_what_comes_to_the_place_of_a_result_is_not_replaced(
-    here, undisturbed, counted, make, overwrite
+    source_folder, undisturbed, counted, make, overwrite
 ):
     """An array may be, with overwrite=True. The run is finished when the place is free."""
     text = "came while the run went on"
@@ -290,7 +294,7 @@ def test_what_comes_to_the_place_of_a_result_is_not_replaced(
         make(Path("wanted"))
         assert look(Path("out.zarr")) == look(Path("wanted"))
         left = {"in.zarr", "whole.zarr", "wanted", "out.zarr"}
-        assert {p.name for p in here.iterdir() if ".partial-" not in p.name} == (
+        assert {p.name for p in source_folder.iterdir() if ".partial-" not in p.name} == (
             left if scratch is None else left | {scratch}
         )
         with pytest.raises(ArgumentError, match=r"where nothing is yet|something else"):
@@ -303,11 +307,13 @@ def test_what_comes_to_the_place_of_a_result_is_not_replaced(
     again(overwrite=overwrite)
     assert not any(counted[name] for name in ("source_read bytes", "round", "sink_write"))
     assert files("out.zarr") == undisturbed
-    assert {p.name for p in here.iterdir()} == {"in.zarr", "whole.zarr", "out.zarr"}
+    assert {p.name for p in source_folder.iterdir()} == {"in.zarr", "whole.zarr", "out.zarr"}
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_comes_at_the_last_moment_is_not_replaced(here, undisturbed, monkeypatch, overwrite):
+def test_what_comes_at_the_last_moment_is_not_replaced(
+    source_folder, undisturbed, monkeypatch, overwrite
+):
     """Between a look and the move, and where the old array has just left its place."""
     if overwrite:
         an_array(Path("out.zarr"))
@@ -324,26 +330,26 @@ def test_what_comes_at_the_last_moment_is_not_replaced(here, undisturbed, monkey
     with pytest.raises(ArgumentError, match=said):
         again(overwrite=overwrite)
     monkeypatch.undo()
-    os.chdir(here)
+    os.chdir(source_folder)
     assert Path("out.zarr/file").read_text() == "dear"
     if overwrite:
-        (old,) = here.glob("out.zarr.replaced-*")
+        (old,) = source_folder.glob("out.zarr.replaced-*")
         assert zarr.open_array(old, mode="r")[8] == 8
         with pytest.raises(ArgumentError, match=rf"`destination`=.* is now .*{old.name}"):
             again(overwrite=True)
     shutil.rmtree("out.zarr")
     again(overwrite=overwrite)
     assert files("out.zarr") == undisturbed
-    assert {p.name for p in here.iterdir()} == {"in.zarr", "whole.zarr", "out.zarr"}
+    assert {p.name for p in source_folder.iterdir()} == {"in.zarr", "whole.zarr", "out.zarr"}
 
 
-def test_an_old_array_goes_only_where_the_new_one_is_there(here, processes):
+def test_an_old_array_goes_only_where_the_new_one_is_there(source_folder, processes):
     """What came to its place since may be anything."""
     an_array(Path("old.zarr"))
     requested = {**ASKED, "scratch": "scratch", "overwrite": True}
     processes(dying_runs.run_and_die_replacing, 2, "in.zarr", "old.zarr", **requested)
-    (partial,) = here.glob("old.zarr.partial-*")
-    (old,) = here.glob("old.zarr.replaced-*")
+    (partial,) = source_folder.glob("old.zarr.partial-*")
+    (old,) = source_folder.glob("old.zarr.replaced-*")
     shutil.rmtree(partial)
     a_folder(Path("old.zarr"))
     with pytest.raises(ArgumentError, match=rf"`destination`=.* is now .*{old.name}"):

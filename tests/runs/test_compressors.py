@@ -149,7 +149,7 @@ def test_codecs_that_can_be_read_only_once():
 
 
 @pytest.mark.parametrize("compressors", [None, FAST, [FAST, CRC]])
-def test_a_killed_run_goes_on_with_the_same_compressors_alone(here, kill, compressors):
+def test_a_killed_run_goes_on_with_the_same_compressors_alone(source_folder, kill, compressors):
     dask_bigfft.run(
         "in.zarr", "whole.zarr", "fft", block_size=2**12, compressors=compressors, scratch="whole"
     )
@@ -167,14 +167,14 @@ def test_a_killed_run_goes_on_with_the_same_compressors_alone(here, kill, compre
         again()
 
 
-def test_two_names_of_the_same_compressor_are_equal(here, kill):
+def test_two_names_of_the_same_compressor_are_equal(source_folder, kill):
     """What zarr does by default may also be said."""
     kill(300)
     again(compressors=by_zarr("auto"))
     assert again().already
 
 
-def test_a_killed_run_from_the_command_line_goes_on(here, kill, capsys):
+def test_a_killed_run_from_the_command_line_goes_on(source_folder, kill, capsys):
     kill(300, compressors=[{"name": "zstd", "configuration": {"level": 3}}])
     assert main(command("--resume --compressors zstd:4")) != 0
     assert "--compressors" in capsys.readouterr().err
@@ -182,7 +182,7 @@ def test_a_killed_run_from_the_command_line_goes_on(here, kill, capsys):
     assert close("out.zarr", np.fft.fft(values_of("in.zarr")))
 
 
-def test_a_partial_result_with_other_compressors_is_refused(here, kill):
+def test_a_partial_result_with_other_compressors_is_refused(source_folder, kill):
     kill("dask_bigfft.storage.targets:Target.finish")
     (partial,) = Path().glob("out.zarr.partial-*")
     text = json.loads((partial / "zarr.json").read_text())

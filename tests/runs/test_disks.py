@@ -28,9 +28,9 @@ def source(folder: Path) -> None:
 
 
 def right(kind: str = "fft") -> bool:
-    found = zarr.open_array("out.zarr", mode="r")
-    assert found.attrs["dask_bigfft"]["complete"] is True
-    return bool(close(found[...], getattr(np.fft, kind)(VALUES)))
+    result = zarr.open_array("out.zarr", mode="r")
+    assert result.attrs["dask_bigfft"]["complete"] is True
+    return bool(close(result[...], getattr(np.fft, kind)(VALUES)))
 
 
 #: What an error says of the chunk of a result that has no room.
@@ -90,31 +90,6 @@ def test_too_little_room_for_the_result_is_said_before_anything_is_done(
     assert right()
 
 
-#: Runs that are not allowed something, and what they say.
-RUNS = """
-import json, sys
-import dask, dask_bigfft
-
-dask.config.set({"scheduler": "threads", "bigfft.planner.whole-axis-floor": 1})
-for path, asked in json.loads(sys.argv[1]):
-    try:
-        dask_bigfft.run("in.zarr", path, **asked)
-    except PermissionError as error:
-        print(error)
-"""
-
-
-#: Executes Python anew, which modes keep out from then on, root or not: what root may do to any
-#: file (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH) it may never do again (PR_CAPBSET_DROP).
-KEPT_OUT = """
-import ctypes, os, sys
-
-for capability in (1, 2):
-    ctypes.CDLL(None).prctl(24, capability)
-os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
-"""
-
-
 @pytest.mark.parametrize("scratch", [None, "scratch"])
 def test_what_may_not_be_read_or_written_is_named(scratch: str | None) -> None:
     chunk = Path("in.zarr/c/3/0")
@@ -125,7 +100,8 @@ def test_what_may_not_be_read_or_written_is_named(scratch: str | None) -> None:
         ("out.zarr", {**ASKED, "scratch": scratch}),
         ("sealed/out.zarr", {**ASKED, "scratch": scratch and "other"}),
     ]
-    said = python("-c", KEPT_OUT, RUNS, json.dumps(runs)).stdout.splitlines()
+    program = Path(__file__).with_name("forbidden.py")
+    said = python(program, json.dumps(runs)).stdout.splitlines()
     assert len(said) == 2
     assert str(chunk) in said[0]
     assert "`destination`='sealed/out.zarr' cannot be made: Permission denied" in said[1]
@@ -165,8 +141,8 @@ def test_with_sync_nothing_is_recorded_before_it_is_on_the_disk(
                 else Path(target).parent.glob("to-*.shards")
             )
             of_all = Path().glob("out.zarr.partial-*/zarr.json")
-            for found in (*speaks_of, *of_all):
-                assert on_disk[str(found.resolve())] == found.read_bytes(), (name, found)
+            for record in (*speaks_of, *of_all):
+                assert on_disk[str(record.resolve())] == record.read_bytes(), (name, record)
                 checked.append(name[:6])
             assert on_disk[str(path.resolve())] == path.read_bytes()
         return real_replace(path, target)
@@ -194,8 +170,8 @@ def test_what_is_marked_complete_is_on_the_disk(
     cleared = list[str]()
 
     def mark() -> bool:
-        (found,) = Path().glob("out.zarr.partial-*/zarr.json")
-        complete = json.loads(found.read_text())["attributes"]["dask_bigfft"]["complete"]
+        (metadata,) = Path().glob("out.zarr.partial-*/zarr.json")
+        complete = json.loads(metadata.read_text())["attributes"]["dask_bigfft"]["complete"]
         return bool(complete)
 
     def sync(handle: int) -> None:
@@ -208,10 +184,10 @@ def test_what_is_marked_complete_is_on_the_disk(
 
     def rename(path: Path, target: Path) -> Path:
         if Path(target).name == "out.zarr":
-            for found in filter(Path.is_file, path.resolve().rglob("*")):
-                synced = after if found.name == "zarr.json" else before
-                assert synced[str(found)] == found.read_bytes(), found
-                renamed.append(found.name)
+            for file in filter(Path.is_file, path.resolve().rglob("*")):
+                synced = after if file.name == "zarr.json" else before
+                assert synced[str(file)] == file.read_bytes(), file
+                renamed.append(file.name)
         return real_rename(path, target)
 
     monkeypatch.setattr(os, "fsync", sync)

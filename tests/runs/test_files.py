@@ -29,16 +29,16 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 
 def result(name="out.zarr"):
-    found = zarr.open_array(name, mode="r")
-    assert found.attrs[targets.ATTRIBUTE]["complete"] is True
-    return found
+    array = zarr.open_array(name, mode="r")
+    assert array.attrs[targets.ATTRIBUTE]["complete"] is True
+    return array
 
 
 def moved():
     """Bytes that this process has asked the system to read and to write, by whatever call."""
     text = Path("/proc/self/io").read_text(encoding="ascii")
-    found = dict(line.split(": ") for line in text.splitlines())
-    return np.array([int(found["rchar"]), int(found["wchar"])])
+    numbers = dict(line.split(": ") for line in text.splitlines())
+    return np.array([int(numbers["rchar"]), int(numbers["wchar"])])
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count")
@@ -116,16 +116,16 @@ def test_rows_save_a_pass(counted, scheme, scratch):
     requested = {"kind": "fft", "rounds": rounds, "block_size": 2**12}
     row = "256 B"
     with dask.config.set({"bigfft.exchange.carrier": "disk", "bigfft.scratch.row-size": row}):
-        done = dask_bigfft.run("in", "out.zarr", scratch=scratch, **requested)
+        report = dask_bigfft.run("in", "out.zarr", scratch=scratch, **requested)
     assert counted["source_read bytes"] + counted["scratch_read bytes"] == 3 * values.nbytes
     assert counted["scratch_write bytes"] + counted["sink_write bytes"] == 3 * values.nbytes
     assert counted["source_read bytes"] == counted["sink_write bytes"] == values.nbytes
-    assert len(done.plan.travelling) == 2
-    assert "3 times the data are read" in done.plan.explain()
-    assert counted["worst"] <= done.plan.expected.scratch <= 2 * values.nbytes
-    found = result()
-    assert found.chunks == (cut.get("chunk", 2**8),)
-    assert relative_l2(found[...], np.fft.fft(values)) < 1e-14
+    assert len(report.plan.travelling) == 2
+    assert "3 times the data are read" in report.plan.explain()
+    assert counted["worst"] <= report.plan.expected.scratch <= 2 * values.nbytes
+    spectrum = result()
+    assert spectrum.chunks == (cut.get("chunk", 2**8),)
+    assert relative_l2(spectrum[...], np.fft.fft(values)) < 1e-14
     assert sorted(os.listdir()) == ["in", "out.zarr"]
 
 
@@ -135,8 +135,8 @@ def test_graphs_read_rows_of_zarr_arrays_too(counted, given):
     values = stored("in", complex_values(2**12), (2**8,), compressors=None)
     options = {"bigfft.exchange.carrier": "disk", "bigfft.scratch.row-size": "256 B"}
     with dask.config.set(options):
-        found = zarr.open_array("in", mode="r")
-        x = da.from_zarr("in") if given == "a path" else da.from_array(found, chunks=2**8)
+        source = zarr.open_array("in", mode="r")
+        x = da.from_zarr("in") if given == "a path" else da.from_array(source, chunks=2**8)
         y = dask_bigfft.fft.fft(x, rounds=[16, -1])
         assert dask_bigfft.plan(x, "fft", rounds=[16, -1]).from_rows
         counted.clear()
@@ -144,15 +144,15 @@ def test_graphs_read_rows_of_zarr_arrays_too(counted, given):
         assert counted["source_read bytes"] == counted["scratch_read bytes"] / 2 == values.nbytes
         assert counted["scratch_write bytes"] == 2 * values.nbytes
         counted.clear()
-        twice = dask_bigfft.fft.fft(2 * da.from_zarr(found), rounds=[16, -1])
+        twice = dask_bigfft.fft.fft(2 * da.from_zarr(source), rounds=[16, -1])
         assert relative_l2(twice.compute(), 2 * np.fft.fft(values)) < 1e-14
         assert counted["source_read bytes"] == 0
         assert counted["scratch_write bytes"] == 3 * values.nbytes
         # A part of it, and what lies in memory, is no array that is stored whole.
         part = dask_bigfft.fft.fft(da.from_zarr("in")[2**8 :], n=2**12, rounds=[16, -1])
         assert relative_l2(part.compute(), np.fft.fft(values[2**8 :], 2**12)) < 1e-14
-        kept = dask_bigfft.fft.fft(da.from_zarr("in").persist(), rounds=[16, -1])
-        assert relative_l2(kept.compute(), np.fft.fft(values)) < 1e-14
+        persisted = dask_bigfft.fft.fft(da.from_zarr("in").persist(), rounds=[16, -1])
+        assert relative_l2(persisted.compute(), np.fft.fft(values)) < 1e-14
 
 
 @pytest.mark.parametrize("verify", ["none", "checksum"])
@@ -164,8 +164,8 @@ def test_slabs_are_read_by_their_round(counted, name, verify):
     sizes_set = {"bigfft.scratch.min-write": "12 kiB", "bigfft.scratch.row-size": "64 kiB"}
     requested = {"block_size": 2**17, "memory_limit": "64 MiB", "verify": verify}
     with dask.config.set({"bigfft.exchange.carrier": "disk", "num_workers": 2, **sizes_set}):
-        done = dask_bigfft.run("in", "out.zarr", **requested)
-    plan = done.plan
+        report = dask_bigfft.run("in", "out.zarr", **requested)
+    plan = report.plan
     assert plan.exchanges[0].local
     assert plan.from_rows
     assert not plan.merges
@@ -190,8 +190,8 @@ def test_rows_of_any_dtype_and_shape(counted, kind, dtype):
     options = {"bigfft.exchange.carrier": "disk", "bigfft.scratch.row-size": "64 B"}
     size = 6 * 5 * 14 * values.itemsize
     with dask.config.set(options):
-        done = dask_bigfft.run("in", "out.zarr", kind, rounds=rounds, block_size=size, **where)
-    assert done.plan.from_rows
+        report = dask_bigfft.run("in", "out.zarr", kind, rounds=rounds, block_size=size, **where)
+    assert report.plan.from_rows
     wide = values.astype(values.dtype.newbyteorder("="))
     wanted = getattr(np.fft, kind)(wide, **where)
     assert relative_l2(result()[...], wanted) < (1e-5 if dtype == "f4" else 1e-12)
@@ -252,9 +252,9 @@ def test_names_that_look_like_addresses_are_paths(component, scratch):
     assert sources.open_reader(folder, component).plain is not None
     requested = {"component": component, "scratch": scratch, "compressors": None}
     for overwrite in (False, True):
-        done = dask_bigfft.run(folder, "o::t", **requested, overwrite=overwrite)
-    assert sources.open_reader(done.path).plain is not None
-    assert relative_l2(sources.open_reader(done.path).array(), np.fft.fftn(values)) < 1e-14
+        report = dask_bigfft.run(folder, "o::t", **requested, overwrite=overwrite)
+    assert sources.open_reader(report.path).plain is not None
+    assert relative_l2(sources.open_reader(report.path).array(), np.fft.fftn(values)) < 1e-14
     assert not scratch or dask_bigfft.run(folder, "o::t", **requested, resume=True).already
 
 
@@ -301,10 +301,10 @@ def test_blocks_of_the_result_are_its_chunks_or_shards(counted, chunks, inner):
     dask_bigfft.run(
         "in.zarr", "out.zarr", chunks=chunks, block_size=600, scratch="s", inner_chunks=inner
     )
-    found = result()
+    array = result()
     assert counted["sink_write bytes"] == values.nbytes  # each once
-    assert (found.chunks if inner else None) == inner
-    assert relative_l2(found[...], np.fft.fftn(values)) < 1e-14
+    assert (array.chunks if inner else None) == inner
+    assert relative_l2(array[...], np.fft.fftn(values)) < 1e-14
 
 
 def test_half_precision_stays_half():
@@ -514,11 +514,11 @@ def test_a_file_goes_when_workers_that_share_no_memory_have_stored_all_its_parts
     array = zarr.create_array("parts.zarr", shape=(8,), chunks=(4,), dtype=values.dtype)
     parts = {(0,): (0,), (1,): (0,)}
     target = targets.Target(Path("parts.zarr"), Path("parts.zarr"), array, array)
-    one, other = (
+    first, second = (
         pickle.loads(pickle.dumps(Sink(target, scratch, "exchange1", parts))) for _ in range(2)
     )
-    one[slice(0, 4),] = values[:4]
+    first[slice(0, 4),] = values[:4]
     assert scratch.path("exchange1", (0,)).exists()
-    other[slice(4, 8),] = values[4:]
+    second[slice(4, 8),] = values[4:]
     assert not scratch.path("exchange1", (0,)).exists()
     assert array[...].tobytes() == values.tobytes()

@@ -43,26 +43,26 @@ def stored(version, path):
     return path, {"component": "T"}
 
 
-def same(found, wanted):
-    np.testing.assert_allclose(found.values, wanted.values, atol=1e-10)
-    assert (found.dims, found.attrs) == (wanted.dims, wanted.attrs)
-    assert set(found.coords) == set(wanted.coords)
+def same(array, wanted):
+    np.testing.assert_allclose(array.values, wanted.values, atol=1e-10)
+    assert (array.dims, array.attrs) == (wanted.dims, wanted.attrs)
+    assert set(array.coords) == set(wanted.coords)
     for name, coordinate in wanted.coords.items():
         np.testing.assert_allclose(
-            found[name].values.astype(float), coordinate.values.astype(float), rtol=1e-14
+            array[name].values.astype(float), coordinate.values.astype(float), rtol=1e-14
         )
-        assert found[name].attrs == coordinate.attrs
+        assert array[name].attrs == coordinate.attrs
 
 
 @pytest.mark.parametrize("version", [2, 3, "lazy", "netcdf"])
 def test_a_result_beside_coordinates_is_a_group_that_xarray_reads(version, tmp_path):
     source, named = stored(version, tmp_path / "in.zarr")
-    done = run(source, tmp_path / "out.zarr", "rfftn", axes=("time", "x"), **named)
-    assert done.component == "T"
-    assert done.plan.spec.dims == field().dims
-    found = xr.open_zarr(tmp_path / "out.zarr")["T"]
+    report = run(source, tmp_path / "out.zarr", "rfftn", axes=("time", "x"), **named)
+    assert report.component == "T"
+    assert report.plan.spec.dims == field().dims
+    spectrum = xr.open_zarr(tmp_path / "out.zarr")["T"]
     wanted = field().bigfft.rfft(["time", "x"])
-    same(found, wanted.drop_vars("freq_y", errors="ignore"))
+    same(spectrum, wanted.drop_vars("freq_y", errors="ignore"))
     run(tmp_path / "out.zarr", tmp_path / "back.zarr", "irfftn", component="T", axes=(0, 2))
     back = xr.open_zarr(tmp_path / "back.zarr")["T"]
     same(back, field())
@@ -74,20 +74,20 @@ def test_the_inverse_of_a_stored_product_has_the_attributes_of_the_source(tmp_pa
     product.drop_vars("freq_y", errors="ignore").to_dataset().to_zarr(tmp_path / "out.zarr")
     for source, named in ((tmp_path / "out.zarr", {"component": "T"}), (product, {})):
         axes = ("freq_time", "freq_x")
-        done = run(source, tmp_path / "back.zarr", "irfftn", axes=axes, overwrite=True, **named)
-        same(xr.open_zarr(done.path)["T"], field())
+        report = run(source, tmp_path / "back.zarr", "irfftn", axes=axes, overwrite=True, **named)
+        same(xr.open_zarr(report.path)["T"], field())
 
 
 def test_a_bare_array_keeps_names_and_attributes(tmp_path):
-    made = {"shape": (8, 8), "chunks": (4, 4), "dtype": "f8", "attributes": {"units": "m"}}
-    array = zarr.create_array(tmp_path / "in.zarr", dimension_names=["y", "x"], **made)
+    layout = {"shape": (8, 8), "chunks": (4, 4), "dtype": "f8", "attributes": {"units": "m"}}
+    array = zarr.create_array(tmp_path / "in.zarr", dimension_names=["y", "x"], **layout)
     array[:] = np.arange(64.0).reshape(8, 8)
-    done = run(tmp_path / "in.zarr", tmp_path / "out.zarr", "fft", axis="y")
-    found = zarr.open_array(tmp_path / "out.zarr")
-    assert (found.metadata.dimension_names, found.attrs["units"]) == (("freq_y", "x"), "m")
-    assert done.component is None
-    assert done.plan.spec.dims == plan(da.from_zarr(tmp_path / "in.zarr")).spec.dims == ("y", "x")
-    np.testing.assert_allclose(found[:], np.fft.fft(array[:], axis=0))
+    report = run(tmp_path / "in.zarr", tmp_path / "out.zarr", "fft", axis="y")
+    spectrum = zarr.open_array(tmp_path / "out.zarr")
+    assert (spectrum.metadata.dimension_names, spectrum.attrs["units"]) == (("freq_y", "x"), "m")
+    assert report.component is None
+    assert report.plan.spec.dims == plan(da.from_zarr(tmp_path / "in.zarr")).spec.dims == ("y", "x")
+    np.testing.assert_allclose(spectrum[:], np.fft.fft(array[:], axis=0))
     with pytest.raises(ArgumentError, match="`axes`='z'"):
         run(tmp_path / "in.zarr", tmp_path / "other.zarr", axes=("y", "z"))
     for given in ({"scratch": tmp_path / "s"}, {"component": "T"}):

@@ -26,16 +26,16 @@ def hold(folder: str) -> None:
     from dask_bigfft.testing.traps import Board
 
     record = Scratch.record
-    there = Board(Path(folder))
+    board = Board(Path(folder))
 
     def waiting(self: Scratch, exchange: str, block: tuple[int, ...], what: Any) -> None:
-        if exchange == RESULT and there.claim("sprung"):
-            there.stay()
+        if exchange == RESULT and board.claim("sprung"):
+            board.stay()
         try:
             record(self, exchange, block, what)
         finally:
             if exchange == RESULT:
-                there.claim("tried")
+                board.claim("tried")
 
     Scratch.record = waiting  # type: ignore[method-assign]
 
@@ -67,10 +67,10 @@ def test_what_a_worker_of_an_earlier_life_stores_late_does_not_count(
 
         def created(*arguments: Any, **labels: Any) -> targets.Target:
             """Let the worker go on as soon as this life's result is there, and empty."""
-            found = real(*arguments, **labels)
+            target = real(*arguments, **labels)
             board.release()
             until(lambda: board.process("tried"))
-            return found
+            return target
 
         monkeypatch.setattr(targets, "created", created)
         with dask.config.set(scheduler="sync"):

@@ -77,10 +77,10 @@ def decoded(values, attributes):
 def hdf5_file(values, attributes, chunks=CHUNKS):
     """The path and the component of a variable as netCDF4 writes it, and its decoded values."""
     with h5py.File("in.nc", "w") as file:
-        found = file.create_dataset("v", data=values, chunks=chunks)
+        dataset = file.create_dataset("v", data=values, chunks=chunks)
         for name, value in attributes.items():
             text = isinstance(value, str)
-            found.attrs[name] = np.bytes_(value) if text else np.ravel(value)
+            dataset.attrs[name] = np.bytes_(value) if text else np.ravel(value)
         file["x"] = np.arange(40)
     return "in.nc", "v", decoded(values, attributes)
 
@@ -90,11 +90,13 @@ def zarr_group(values, attributes, version, **encoding):
     attributes = dict(attributes)
     if version == 2 and "_FillValue" in attributes:
         encoding["_FillValue"] = attributes.pop("_FillValue")
-    found = xarray.Dataset({"v": (("y", "x"), values, attributes)})
+    dataset = xarray.Dataset({"v": (("y", "x"), values, attributes)})
     encoding |= {"chunks": CHUNKS}
-    found.to_zarr("in.zarr", encoding={"v": encoding}, zarr_format=version, consolidated=False)
-    with xarray.open_zarr("in.zarr", decode_times=False, consolidated=False, chunks=None) as found:
-        return "in.zarr", "v", found["v"].values
+    dataset.to_zarr("in.zarr", encoding={"v": encoding}, zarr_format=version, consolidated=False)
+    with xarray.open_zarr(
+        "in.zarr", decode_times=False, consolidated=False, chunks=None
+    ) as dataset:
+        return "in.zarr", "v", dataset["v"].values
 
 
 FORMATS = {
@@ -159,9 +161,9 @@ def test_the_first_missing_value_is_named_and_missing_values_may_stay_nan():
     assert dask_bigfft.run("in.nc", "out.zarr", "fft", **requested, resume=True).already
     with pytest.raises(ArgumentError, match="other arguments"):
         dask_bigfft.run("in.nc", "out.zarr", "fft", **requested | {"missing": 0}, resume=True)
-    found = values_of("out.zarr")
-    assert np.isnan(found[20]).all()
-    assert np.isfinite(np.delete(found, 20, axis=0)).all()
+    spectrum = values_of("out.zarr")
+    assert np.isnan(spectrum[20]).all()
+    assert np.isfinite(np.delete(spectrum, 20, axis=0)).all()
 
 
 def test_nan_is_a_value_where_nothing_says_that_values_are_missing():
@@ -223,8 +225,8 @@ def test_rows_that_are_read_in_place_are_decoded(format, name):
     options = {"bigfft.exchange.carrier": "disk", "bigfft.scratch.row-size": "16 B"}
     requested = {"component": component, "rounds": [{0: -1}, {1: -1}], "block_size": 4 * 12 * 40}
     with dask.config.set(options):
-        done = dask_bigfft.run(path, "out.zarr", "fft2", missing=2, **requested)
-    assert done.plan.from_rows
+        report = dask_bigfft.run(path, "out.zarr", "fft2", missing=2, **requested)
+    assert report.plan.from_rows
     assert close(values_of("out.zarr"), np.fft.fftn(np.where(np.isnan(wanted), 2, wanted)))
 
 
@@ -239,8 +241,8 @@ def test_missing_is_refuse_or_a_number(missing):
     ("name", "value"), [("scale_factor", "wide"), ("add_offset", [1.0, 2.0]), ("_FillValue", "no")]
 )
 def test_attributes_that_are_no_numbers_are_refused(name, value):
-    found = zarr.create_array("in", data=raw_values("f4"), chunks=CHUNKS)
-    found.attrs[name] = value
+    array = zarr.create_array("in", data=raw_values("f4"), chunks=CHUNKS)
+    array.attrs[name] = value
     with pytest.raises(ArgumentError, match=f"`source`=.*{name}"):
         dask_bigfft.run("in", "out.zarr")
 
@@ -262,6 +264,6 @@ def test_on_the_command_line(capsys):
 
 def test_an_array_that_is_given_itself_is_transformed_as_it_reads():
     path, component, _ = zarr_group(raw_values("i2"), PACKED["everything"][0], 3)
-    found = zarr.open_array(f"{path}/{component}", mode="r")
-    for x in (found, dask.array.from_zarr(found)):
-        assert close(dask_bigfft.fft.fftn(x).compute(), np.fft.fftn(found[...]))
+    array = zarr.open_array(f"{path}/{component}", mode="r")
+    for x in (array, dask.array.from_zarr(array)):
+        assert close(dask_bigfft.fft.fftn(x).compute(), np.fft.fftn(array[...]))

@@ -52,8 +52,8 @@ def prepared(request, tmp_path, monkeypatch):
         source, out, scratch = (folder / name for name in ("in.zarr", destination, "scratch"))
         dask_bigfft.run(source, out, "fft", scratch=scratch, resume=True, **requested)
         names = [path.name for path in folder.iterdir() if any(path.iterdir())]
-        found = contents(folder).items()
-        return sorted(names), {name: data for name, data in found if "zarr.json" not in name}
+        by_path = contents(folder).items()
+        return sorted(names), {name: data for name, data in by_path if "zarr.json" not in name}
 
     with dask.config.set({"scheduler": "sync", "bigfft.planner.whole-axis-floor": 1}):
         yield folder, resume
@@ -65,9 +65,9 @@ def losses(rng):
     return rng.sample(every, min(TIMES, len(every)))
 
 
-def is_refused(found):
+def is_refused(answer):
     """Whether a run was refused since the mark of its result was half written."""
-    return isinstance(found, str) and "delete both folders to start over" in found
+    return isinstance(answer, str) and "delete both folders to start over" in answer
 
 
 def said(resume):
@@ -95,9 +95,9 @@ def test_a_run_that_lost_power_is_resumed_to_the_bit(prepared, sync):
                 silent = sync and names != "any"
                 with warnings.catch_warnings():
                     warnings.simplefilter("error" if silent else "ignore", RuntimeWarning)
-                    found = said(resume)
-                assert found == wanted or is_refused(found), (names, left)
-                refused += is_refused(found)
+                    answer = said(resume)
+                assert answer == wanted or is_refused(answer), (names, left)
+                refused += is_refused(answer)
     assert refused <= TIMES  # of the moment between a mark and its sync
 
 
@@ -106,13 +106,13 @@ def test_power_that_is_lost_again_and_again(prepared):
     """Also while the run is resumed, and while damage is repaired."""
     folder, resume = prepared
     rng = random.Random(27)
-    kept = shutil.copytree(folder, "kept")
+    copy = shutil.copytree(folder, "kept")
     with Disk(folder, lambda number: False) as disk:
         wanted = resume()
     most = next(disk.count)
     for _ in range(20 if SLOW else 2):
         shutil.rmtree(folder)
-        shutil.copytree(kept, folder)
+        shutil.copytree(copy, folder)
         for _ in range(5):
             last = rng.randrange(most // 3)
             with Disk(folder, lambda number, last=last: number == last) as disk:

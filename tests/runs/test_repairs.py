@@ -45,7 +45,7 @@ FILTER_WRITTEN = 1000
 
 
 @pytest.mark.parametrize("damage", ["a bit of each", "a bit", "cut", "gone"])
-def test_damaged_scratch_files_are_made_once_more(here, kill, undisturbed, damage):
+def test_damaged_scratch_files_are_made_once_more(source_folder, kill, undisturbed, damage):
     """From the source on, where what they were made of is gone; the result is the same."""
     kill(450)
     assert done_so_far()[0] == 16
@@ -74,7 +74,7 @@ def test_damaged_scratch_files_are_made_once_more(here, kill, undisturbed, damag
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "processes"])
-def test_the_command_line_repairs_files_too(here, kill, undisturbed, scheduler):
+def test_the_command_line_repairs_files_too(source_folder, kill, undisturbed, scheduler):
     """What runs its tasks is still there for those that make them once more."""
     kill(450)
     path = sorted(Path("scratch").glob("exchange1/to-*.shards"))[0]
@@ -86,27 +86,27 @@ def test_the_command_line_repairs_files_too(here, kill, undisturbed, scheduler):
 
 def half_written(number):
     """Put files of a finished block there that nobody has written all of; return the blocks."""
-    done = sorted(records(Path("scratch"), f"exchange{number + 1}" if number < 3 else RESULT))
-    assert 0 < len(done) < 16
-    paths = [Path(f"scratch/exchange{number}/to-{block_name(block)}.shards") for block in done]
+    blocks = sorted(records(Path("scratch"), f"exchange{number + 1}" if number < 3 else RESULT))
+    assert 0 < len(blocks) < 16
+    paths = [Path(f"scratch/exchange{number}/to-{block_name(block)}.shards") for block in blocks]
     for path in paths:
         assert not path.exists()
         path.write_bytes(bytes(NBYTES))
-    return done, paths
+    return blocks, paths
 
 
 @pytest.mark.parametrize(("after", "number"), [(450, 1), (800, 2), (1050, 3)])
 def test_what_a_repair_has_left_of_files_is_not_taken_for_whole(
-    here, kill, undisturbed, after, number
+    source_folder, kill, undisturbed, after, number
 ):
     """A block that writes its shards once more writes them all, also those for finished blocks."""
     kill(after)
-    done, paths = half_written(number)
+    blocks, paths = half_written(number)
     plan = Plan.from_json(json.loads(Path("scratch/run.json").read_text())["plan"])
     error = DamagedShardError(5, "damaged", "here")
     error.exchange = f"exchange{number + 1}"
     error.number = number
-    error.sources = tuple(done[:1])
+    error.sources = tuple(blocks[:1])
     if number == 3:  # blocks of the result: what they are made of is damaged
         error.exchange = "exchange3"
         error.number = 2
@@ -124,7 +124,7 @@ def test_what_a_repair_has_left_of_files_is_not_taken_for_whole(
 
 @pytest.mark.parametrize(("files_", "times"), [(9, 1), (2, 3), (1, 4)])
 def test_a_run_gives_up_where_the_same_file_is_damaged_again_and_again(
-    here, undisturbed, monkeypatch, files_, times
+    source_folder, undisturbed, monkeypatch, files_, times
 ):
     """Many files may be damaged, each independently of the others."""
     monkeypatch.setattr(run_json, "forget_damaged", lambda *_: None)
@@ -147,7 +147,7 @@ def test_a_run_gives_up_where_the_same_file_is_damaged_again_and_again(
             execute(requested, store)
 
 
-def test_a_damaged_filter_is_made_once_more(here, kill):
+def test_a_damaged_filter_is_made_once_more(source_folder, kill):
     """A prime length: the spectrum of its chirp goes through scratch files of its own."""
     shutil.rmtree("in.zarr")
     values = stored("in.zarr", RNG.normal(size=1009) + 0j, (64,))
@@ -167,7 +167,7 @@ def test_a_damaged_filter_is_made_once_more(here, kill):
     assert not Path("scratch").exists()
 
 
-def test_without_a_scratch_folder_all_is_done_once_more(here, undisturbed, monkeypatch):
+def test_without_a_scratch_folder_all_is_done_once_more(source_folder, undisturbed, monkeypatch):
     numbers = itertools.count()
     real = scratch.checksum
     monkeypatch.setattr(scratch, "checksum", lambda values: real(values) + (next(numbers) == 5))
@@ -177,7 +177,7 @@ def test_without_a_scratch_folder_all_is_done_once_more(here, undisturbed, monke
     ):
         dask_bigfft.run("in.zarr", "out.zarr", **ASKED)
     assert files("out.zarr") == undisturbed
-    assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
+    assert sorted(p.name for p in source_folder.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
 
 
 # --- files of the result that are recorded and lost ------------------------------------------
@@ -199,14 +199,14 @@ def lose(paths):
 
 @pytest.mark.parametrize("inner", [None, (BLOCK // 4,)])
 @pytest.mark.parametrize("until", ["some are stored", "all are stored"])
-def test_what_is_lost_of_the_result_is_made_once_more(here, kill, counted, inner, until):
+def test_what_is_lost_of_the_result_is_made_once_more(source_folder, kill, counted, inner, until):
     """More of it than damaged scratch files are made once more; what is whole is left alone."""
     requested = {**ASKED, "inner_chunks": inner}
     dask_bigfft.run("in.zarr", "whole.zarr", **requested, scratch="whole")
     kill(1080 if until == "some are stored" else FINISH, **requested)
     recorded = records(Path("scratch"), RESULT)
-    done = len(recorded)
-    assert 6 < done < 16 if until == "some are stored" else done == 16
+    stored = len(recorded)
+    assert 6 < stored < 16 if until == "some are stored" else stored == 16
     lost = [path for path in stored_files() if (int(path.name),) in recorded][:5]
     lose(lost)
     for number in range(16):  # of what nothing is recorded of, a part may be there, too
@@ -215,9 +215,9 @@ def test_what_is_lost_of_the_result_is_made_once_more(here, kill, counted, inner
     counted.clear()
     with pytest.warns(RuntimeWarning, match=f"5 files of the result .*: .*{lost[0]}"):
         again(inner_chunks=inner)
-    assert counted["sink_write"] == 16 - done + 5
+    assert counted["sink_write"] == 16 - stored + 5
     assert files("out.zarr") == files("whole.zarr")
-    assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
+    assert sorted(p.name for p in source_folder.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_what_is_lost_of_the_result_is_made_once_more(here, kill, counted, inner
     ],
 )
 def test_files_of_the_right_size_with_other_contents_are_noticed(
-    here, kill, counted, more, sync, noticed
+    source_folder, kill, counted, more, sync, noticed
 ):
     """Zeros, as a loss of power leaves them, and a flipped bit.
 
@@ -256,7 +256,7 @@ def test_files_of_the_right_size_with_other_contents_are_noticed(
     assert files("out.zarr")[0] == files("whole.zarr")[0]
 
 
-def test_parts_of_blocks_that_are_lost_are_made_once_more(here, kill, counted):
+def test_parts_of_blocks_that_are_lost_are_made_once_more(source_folder, kill, counted):
     """Whose block of the last round had gone when all of its parts were stored."""
     requested = {**ASKED, "rounds": [-1, 16]}
     with dask.config.set({"bigfft.scratch.row-size": "256 B"}):
@@ -272,7 +272,7 @@ def test_parts_of_blocks_that_are_lost_are_made_once_more(here, kill, counted):
     assert files("out.zarr") == files("whole.zarr")
 
 
-def test_killed_while_what_is_lost_is_taken_back(here, kill, undisturbed):
+def test_killed_while_what_is_lost_is_taken_back(source_folder, kill, undisturbed):
     """All of it is found once more: records of what is lost go last."""
     kill(FINISH)
     lose(stored_files()[:5])
@@ -289,7 +289,7 @@ def test_killed_while_what_is_lost_is_taken_back(here, kill, undisturbed):
 
 
 @pytest.fixture
-def killed(here, kill, undisturbed):
+def killed(source_folder, kill, undisturbed):
     """A run that was killed when a part of its result was stored; what it would have made."""
     kill(1080)
     assert 0 < done_so_far()[-1] < 16
@@ -297,14 +297,14 @@ def killed(here, kill, undisturbed):
 
 
 def altered(path, change):
-    found = json.loads(Path(path).read_bytes())
-    Path(path).write_text(json.dumps(change(found)))
+    record = json.loads(Path(path).read_bytes())
+    Path(path).write_text(json.dumps(change(record)))
 
 
 def test_another_plan_is_noticed(killed):
     x = da.zeros(2**12, chunks=2**8, dtype=complex)
     other = dask_bigfft.plan(x, "ifft", device="cpu", kernel="scipy").to_json()
-    altered("scratch/run.json", lambda found: found | {"plan": other})
+    altered("scratch/run.json", lambda record: record | {"plan": other})
     with pytest.raises(ArgumentError, match="delete the folder to start over"):
         again()
 
@@ -328,9 +328,9 @@ def test_shards_of_another_run_are_not_used(killed, processes):
     before = [path.read_bytes() for path in sorted(Path("scratch").glob("*/*.json"))]
     assert before
     for path in Path("scratch").glob("*/*.json"):
-        found = json.loads(path.read_bytes())
-        found["run"] = "0" * 16
-        path.write_text(json.dumps(found | {DIGEST: digest_of(found)}))
+        record = json.loads(path.read_bytes())
+        record["run"] = "0" * 16
+        path.write_text(json.dumps(record | {DIGEST: digest_of(record)}))
     again()
     assert files("out.zarr") == killed
 
@@ -338,7 +338,7 @@ def test_shards_of_another_run_are_not_used(killed, processes):
 @pytest.mark.parametrize("change", [None, {"shape": [2**11]}, {"node_type": "group"}])
 def test_a_part_of_the_result_that_is_another_array_is_refused(killed, change):
     (partial,) = Path().glob("out.zarr.partial-*")
-    altered(partial / "zarr.json", lambda found: found | change if change else {})
+    altered(partial / "zarr.json", lambda metadata: metadata | change if change else {})
     with pytest.raises(ArgumentError, match=f"{re.escape(partial.name)}.*delete"):
         again()
     assert not Path("out.zarr").exists()
@@ -348,17 +348,17 @@ def test_a_part_of_the_result_that_is_another_array_is_refused(killed, change):
 def test_any_change_of_what_a_run_keeps_is_repaired_or_refused(killed):
     """Names and types of entries, at random: never an internal error, never a wrong result."""
     rng = random.Random(5)
-    kept = [Path("scratch/run.json"), *sorted(Path("scratch").glob("*/*.json"))]
-    saved = {path: path.read_bytes() for path in kept}
+    records_on_disk = [Path("scratch/run.json"), *sorted(Path("scratch").glob("*/*.json"))]
+    saved = {path: path.read_bytes() for path in records_on_disk}
     values = [None, 0, -1, "", "x", [], {}, [1, 2], {"a": 1}, 1e300, True]
     for _ in range(15):
-        for path in rng.sample(kept, 3):
-            found = json.loads(path.read_bytes())
-            name = rng.choice(list(found))
-            left = {k: v for k, v in found.items() if k != name}
+        for path in rng.sample(records_on_disk, 3):
+            record = json.loads(path.read_bytes())
+            name = rng.choice(list(record))
+            left = {k: v for k, v in record.items() if k != name}
             other = rng.choice(values)
-            found = rng.choice([left, found | {name: other}, other])
-            path.write_text(json.dumps(found) if rng.random() < 0.8 else json.dumps(found)[:-3])
+            record = rng.choice([left, record | {name: other}, other])
+            path.write_text(json.dumps(record) if rng.random() < 0.8 else json.dumps(record)[:-3])
         refused = ""
         try:
             again()

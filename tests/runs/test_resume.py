@@ -42,7 +42,7 @@ zarr = pytest.importorskip("zarr")
 h5py = pytest.importorskip("h5py")
 
 
-def test_neighbours_that_become_larger_blocks_are_resumed_to_the_bit(here, kill, counted):
+def test_neighbours_that_become_larger_blocks_are_resumed_to_the_bit(source_folder, kill, counted):
     """Blocks of 512 bytes, eight of which are written together in pieces of 256 bytes."""
     settings = {"bigfft.scratch.min-write": 256}
     stored("tiny.zarr", complex_values(N), (32,))
@@ -62,7 +62,7 @@ def test_neighbours_that_become_larger_blocks_are_resumed_to_the_bit(here, kill,
     assert files("out.zarr") == files("whole.zarr")
 
 
-def test_blocks_that_nobody_has_sized_fit_into_memory(here, monkeypatch):
+def test_blocks_that_nobody_has_sized_fit_into_memory(source_folder, monkeypatch):
     """Of the size that is taken unasked no two would."""
     monkeypatch.setattr("dask_bigfft.storage.sources.SMALLEST", 512)
     limit = {"kind": "fft", "memory_limit": "24 kiB"}
@@ -77,16 +77,16 @@ def test_blocks_that_nobody_has_sized_fit_into_memory(here, monkeypatch):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_run_killed_again_and_again_is_the_same_to_the_bit(
-    here, kill, undisturbed, counted, threads
+    source_folder, kill, undisturbed, counted, threads
 ):
     """Every life ends some events later; the last one only does what is left."""
     before = [0] * 4
     for after in (20, 260, 260, 130):
         kill(after, threads=threads, resume=True)
-        found = done_so_far()
-        assert all(a <= b for a, b in zip(before, found, strict=True))
+        counts = done_so_far()
+        assert all(a <= b for a, b in zip(before, counts, strict=True))
         assert not Path("out.zarr").exists()
-        before = found
+        before = counts
     assert 16 < sum(before) < 64
     counted.clear()
     again()
@@ -96,11 +96,11 @@ def test_a_run_killed_again_and_again_is_the_same_to_the_bit(
     assert counted["unpack"] == counted["sink_write"] == left[3]
     assert counted["scratch_write bytes"] == sum(left[:3]) * NBYTES
     assert files("out.zarr") == undisturbed
-    assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
+    assert sorted(p.name for p in source_folder.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
 
 
 @pytest.mark.parametrize("rounds", [[16, -1], [-1, 16]])
-def test_a_run_without_files_at_its_ends(here, kill, counted, rounds):
+def test_a_run_without_files_at_its_ends(source_folder, kill, counted, rounds):
     """Rows of the source are read where they lie; a block of the last round is many chunks."""
     values = zarr.open_array("in.zarr")[...]
     shutil.rmtree("in.zarr")
@@ -114,11 +114,11 @@ def test_a_run_without_files_at_its_ends(here, kill, counted, rounds):
     assert any(done_so_far()[:3])
     counted.clear()
     with dask.config.set(row):
-        done = dask_bigfft.run("in.zarr", "out.zarr", **requested, scratch="scratch", resume=True)
-    assert len(done.plan.travelling) == 2
+        report = dask_bigfft.run("in.zarr", "out.zarr", **requested, scratch="scratch", resume=True)
+    assert len(report.plan.travelling) == 2
     assert counted["source_read bytes"] < values.nbytes
     assert files("out.zarr") == files("whole.zarr")
-    assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
+    assert sorted(p.name for p in source_folder.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
 
 
 @pytest.mark.parametrize(
@@ -131,14 +131,14 @@ def test_a_run_without_files_at_its_ends(here, kill, counted, rounds):
         "shutil.rmtree",
     ],
 )
-def test_killed_at_the_beginning_and_at_the_end(here, kill, undisturbed, place):
+def test_killed_at_the_beginning_and_at_the_end(source_folder, kill, undisturbed, place):
     kill(place)
     again()
     assert files("out.zarr") == undisturbed
-    assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
+    assert sorted(p.name for p in source_folder.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
 
 
-def test_from_the_command_line(here, kill, undisturbed, counted, capsys):
+def test_from_the_command_line(source_folder, kill, undisturbed, counted, capsys):
     """A run that Python has begun is gone on with by the same words, with the same bytes."""
     kill(260)
     assert main(command("")) == 2
@@ -152,11 +152,11 @@ def test_from_the_command_line(here, kill, undisturbed, counted, capsys):
     assert files("out.zarr") == undisturbed
 
 
-def test_halves_of_chunks_do_not_stay(here, kill, undisturbed):
+def test_halves_of_chunks_do_not_stay(source_folder, kill, undisturbed):
     """Zarr writes a chunk beside its place; a process that is killed then leaves it there."""
     kill(1080)
     assert 0 < done_so_far()[3] < 16
-    (partial,) = here.glob("out.zarr.partial-*")
+    (partial,) = source_folder.glob("out.zarr.partial-*")
     (partial / "c/3.0123456789abcdef.partial").write_bytes(b"half")
     again()
     assert files("out.zarr") == undisturbed
@@ -199,7 +199,7 @@ def test_what_differs_from_the_run_that_was_begun_is_refused_by_name(begun, monk
     assert contents("scratch") == before
 
 
-def test_a_result_that_is_gone_is_not_begun_anew_in_silence(here, kill):
+def test_a_result_that_is_gone_is_not_begun_anew_in_silence(source_folder, kill):
     """What is recorded as stored would be missing in it."""
     kill("dask_bigfft.storage.targets:Target.finish")
     assert done_so_far()[-1]
@@ -217,8 +217,8 @@ def test_settings_are_what_keywords_that_are_left_out_say(begun, name, value):
         again()
     with dask.config.set(setting):
         dask_bigfft.run("in.zarr", "two.zarr", **ASKED, scratch="two")
-        done = dask_bigfft.run("in.zarr", "two.zarr", **ASKED, scratch="two", resume=True)
-        assert done.already
+        report = dask_bigfft.run("in.zarr", "two.zarr", **ASKED, scratch="two", resume=True)
+        assert report.already
     options = {**ASKED, name: value}
     assert dask_bigfft.run("in.zarr", "two.zarr", **options, scratch="two", resume=True).already
     with pytest.raises(ArgumentError, match="made with other arguments"):
@@ -248,7 +248,7 @@ def test_a_changed_source_is_refused_and_the_chunk_named(begun):
         again()
 
 
-def test_scratch_folders_of_others_are_refused(here):
+def test_scratch_folders_of_others_are_refused(source_folder):
     Path("full").mkdir()
     Path("full/photo").write_text("x")
     Path("full/result").mkdir()
@@ -272,23 +272,25 @@ def test_scratch_folders_of_others_are_refused(here):
 
 
 @pytest.mark.parametrize("name", ["mkdir", "open"])
-def test_a_scratch_folder_that_another_run_removes_just_now_is_made_anew(here, monkeypatch, name):
+def test_a_scratch_folder_that_another_run_removes_just_now_is_made_anew(
+    source_folder, monkeypatch, name
+):
     """Between making it, opening its lock and locking it; a lock that is gone locks nothing."""
     other = Path("scratch").resolve()
-    held = None
+    handle = None
     if name == "open":
         other.mkdir()
-        held = folders.lock_folder(other)
+        handle = folders.lock_folder(other)
     real = getattr(os, name)
     times = []
 
     def meanwhile(path, *args, **kwargs):
-        found = real(path, *args, **kwargs)
+        value = real(path, *args, **kwargs)
         if "scratch" in str(path) and not times:
             times.append(path)
             run_json.leave(other)
-            folders.unlock_folder(held)
-        return found
+            folders.unlock_folder(handle)
+        return value
 
     monkeypatch.setattr(os, name, meanwhile)
     with resumable.locked(Path("scratch")) as folder:
@@ -297,7 +299,7 @@ def test_a_scratch_folder_that_another_run_removes_just_now_is_made_anew(here, m
     assert not folder.exists()
 
 
-def test_at_its_end_a_run_leaves_the_scratch_folder_of_the_next_one(here, monkeypatch):
+def test_at_its_end_a_run_leaves_the_scratch_folder_of_the_next_one(source_folder, monkeypatch):
     """Which has begun as soon as the first one had removed its own."""
     real = run_json.leave
     next_one = []
@@ -310,7 +312,7 @@ def test_at_its_end_a_run_leaves_the_scratch_folder_of_the_next_one(here, monkey
     monkeypatch.setattr(run_json, "leave", leave)
     again()
     monkeypatch.undo()
-    os.chdir(here)
+    os.chdir(source_folder)
     assert len(next_one) == 1
     assert folders.has_lock(Path("scratch"), *next_one)
     with pytest.raises(ArgumentError, match="no other run is using"):
@@ -319,7 +321,7 @@ def test_at_its_end_a_run_leaves_the_scratch_folder_of_the_next_one(here, monkey
 
 
 @pytest.mark.parametrize("code", [errno.EBUSY, errno.EACCES])
-def test_a_scratch_folder_that_cannot_go_stays_empty(here, undisturbed, monkeypatch, code):
+def test_a_scratch_folder_that_cannot_go_stays_empty(source_folder, undisturbed, monkeypatch, code):
     """As a disk that is mounted there, or one whose folder above is another user's."""
     Path("scratch").mkdir()
     real = Path.rmdir
@@ -379,7 +381,7 @@ def test_killed_and_gone_on_with(name, kill, tmp_path):
         dask_bigfft.run(source, tmp_path / "whole.zarr", **requested)
         begun = {"scratch": scratch, "checksum": True, "kind": "fftn"}
         kill(60, tmp_path / "out.zarr", source, **begun, **requested)
-        kept = contents(scratch)
+        before = contents(scratch)
         times = (source / file).stat()
         data = (source / file).read_bytes()
         flipped = data[:-20] + bytes([data[-20] ^ 1]) + data[-19:]
@@ -391,7 +393,7 @@ def test_killed_and_gone_on_with(name, kill, tmp_path):
                 dask_bigfft.run(source, tmp_path / "out.zarr", **again)
         (source / file).write_bytes(data)
         os.utime(source / file, ns=(times.st_atime_ns, times.st_mtime_ns))
-        assert contents(scratch) == kept
+        assert contents(scratch) == before
         dask_bigfft.run(source, tmp_path / "out.zarr", **again)
     assert close(tmp_path / "out.zarr", np.fft.fftn(VALUES), 1e-14)
     assert files(tmp_path / "out.zarr") == files(tmp_path / "whole.zarr")
@@ -487,12 +489,12 @@ def begin(device):
     requested = RunRequest(Path("in.zarr"), Path("out.zarr"), "fft", **given)
     with pytest.raises(KeyboardInterrupt):
         execute(requested, store)
-    found = json.loads(Path("scratch/run.json").read_text())["versions"]
-    return {name: found[name] for name in CARD if name in found}
+    versions = json.loads(Path("scratch/run.json").read_text())["versions"]
+    return {name: versions[name] for name in CARD if name in versions}
 
 
 @pytest.mark.parametrize("name", CARD)
-def test_another_library_or_card_is_refused_by_name(here, name):
+def test_another_library_or_card_is_refused_by_name(source_folder, name):
     with simulated_devices(1 << 20) as (device,):
         device.software = dict(CARD)
         assert begin("gpu") == CARD
@@ -507,7 +509,7 @@ def test_another_library_or_card_is_refused_by_name(here, name):
     assert close("out.zarr", np.fft.fft(values_of("in.zarr")))
 
 
-def test_a_run_without_a_card_does_not_go_on_with_one(here):
+def test_a_run_without_a_card_does_not_go_on_with_one(source_folder):
     """Where nobody says which, and blocks are worth the trip."""
     values = np.random.default_rng(3).normal(size=(2, 1 << 16)) + 0j
     stored("large.zarr", values, (1, 1 << 16))
@@ -520,14 +522,14 @@ def test_a_run_without_a_card_does_not_go_on_with_one(here):
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_what_no_card_does_depends_on_none(here, device):
+def test_what_no_card_does_depends_on_none(source_folder, device):
     """Its blocks are too small, or nobody wants one."""
     with simulated_devices(1 << 20):
         assert begin(device) == {}
     again(device=device)
 
 
-def test_a_cluster_is_asked(here):
+def test_a_cluster_is_asked(source_folder):
     with (
         simulated_devices(1 << 20) as (device,),
         local(),

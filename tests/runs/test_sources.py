@@ -117,8 +117,8 @@ def test_every_way_to_a_folder_of_chunks_is_looked_at():
     linked_source(RNG.normal(size=(8, 16)))
     shutil.rmtree("elsewhere/1")
     os.symlink("0", "elsewhere/1")
-    found = source_files(Path("in"))
-    assert set(found) == {"zarr.json", "c/0/0", "c/0/1", "c/1/0", "c/1/1"}
+    files = source_files(Path("in"))
+    assert set(files) == {"zarr.json", "c/0/0", "c/0/1", "c/1/0", "c/1/1"}
     os.unlink("elsewhere/1")
     assert set(source_files(Path("in"))) == {"zarr.json", "c/0/0", "c/0/1"}
     shutil.rmtree("in")
@@ -137,9 +137,9 @@ def test_links_lead_to_other_files():
     with h5py.File("in.h5", "w") as file:
         file["first"] = h5py.ExternalLink("deep/middle.h5", "soft")
         file["nowhere"] = h5py.ExternalLink("gone.h5", "x")
-    found = open_hdf5(Path("in.h5"), "first").places()
-    assert [path.name for path in found.files] == ["in.h5", "middle.h5", "last.h5"]
-    assert not found.missing
+    places = open_hdf5(Path("in.h5"), "first").places()
+    assert [path.name for path in places.files] == ["in.h5", "middle.h5", "last.h5"]
+    assert not places.missing
     dask_bigfft.run("in.h5", "out.zarr", component="first", scratch="s", checksum=True)
     assert close("out.zarr", np.fft.fftn(values))
     again = {"component": "first", "scratch": "s", "checksum": True, "resume": True}
@@ -162,8 +162,8 @@ def test_a_virtual_dataset_of_its_own_file_and_of_virtual_ones():
         again = h5py.VirtualLayout(values.shape, values.dtype)
         again[...] = h5py.VirtualSource(file["v"])
         file.create_virtual_dataset("w", again)
-    found = open_hdf5(Path("outer.h5"), "w").places()
-    names = [path.name for path in found.files]
+    places = open_hdf5(Path("outer.h5"), "w").places()
+    names = [path.name for path in places.files]
     assert sorted(names) == [*(f"{i}.h5" for i in range(8)), "in.h5", "outer.h5"]
     dask_bigfft.run("outer.h5", "out.zarr", component="w")
     assert close("out.zarr", np.fft.fftn(values))
@@ -244,9 +244,9 @@ def test_names_of_files_may_have_percent_signs():
     """HDF5 has them written twice; a single one before a b stands for a number."""
     values = RNG.normal(size=(2, 16))
     virtual_source(values, "{}%b.h5", "50%")
-    found = open_hdf5(Path("in.h5"), "v").places()
-    assert [path.name for path in found.files] == ["in.h5", "0%b.h5", "1%b.h5"]
-    assert not found.missing
+    places = open_hdf5(Path("in.h5"), "v").places()
+    assert [path.name for path in places.files] == ["in.h5", "0%b.h5", "1%b.h5"]
+    assert not places.missing
     dask_bigfft.run("in.h5", "out.zarr")
     assert close("out.zarr", np.fft.fftn(values))
     Path("1%b.h5").unlink()
@@ -263,8 +263,8 @@ def test_numbered_datasets_of_a_file_that_cannot_be_read_come_to_an_end():
     stored = open_hdf5(Path("in.h5"), "x")
     assert stored.shape == values.shape
     Path("rows.h5").write_text("nothing")
-    found = stored.places()
-    assert [path.name for path in found.files] == ["in.h5", "rows.h5"]
+    places = stored.places()
+    assert [path.name for path in places.files] == ["in.h5", "rows.h5"]
     with pytest.raises(ArgumentError, match=r"`source`='in\.h5'"):
         dask_bigfft.run("in.h5", "out.zarr")
 
@@ -301,8 +301,8 @@ def test_a_damaged_file_is_named_whatever_its_package_raises(name):
 
 
 def sharded(values, chunks, *codecs, **where):
-    made = {"chunks": chunks, "dtype": values.dtype, "codecs": list(codecs), "zarr_format": 3}
-    zarr.create(values.shape, **made, **where)[...] = values
+    layout = {"chunks": chunks, "dtype": values.dtype, "codecs": list(codecs), "zarr_format": 3}
+    zarr.create(values.shape, **layout, **where)[...] = values
 
 
 @pytest.mark.parametrize("where", ["folder", "zip"])
@@ -435,12 +435,12 @@ def test_only_what_a_run_has_made_is_deleted_at_its_end(tmp_path):
 
 @pytest.mark.parametrize("component", ["a", "/a", "a/"])
 def test_files_of_a_component_are_pinned_however_it_is_written(group, component):
-    found = resumable.source_identity(RunRequest(group, Path("b"), component=component), False)
-    assert set(found["files"]) == {"c/0", "c/1", "zarr.json"}
+    identity = resumable.source_identity(RunRequest(group, Path("b"), component=component), False)
+    assert set(identity["files"]) == {"c/0", "c/1", "zarr.json"}
     (group / "a/c/1").unlink()
     now = resumable.source_identity(RunRequest(group, Path("b"), component=component), False)
     with pytest.raises(ArgumentError, match=r"g\.zarr/a/c/1 is gone"):
-        resumable.refuse_changed_source(found, now)
+        resumable.refuse_changed_source(identity, now)
 
 
 def test_a_dtype_that_zarr_cannot_hold_leaves_nothing(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """Convolution and correlation against `scipy.signal`, and what their plans exchange."""
 
+from pathlib import Path
+
 import dask
 import dask.array as da
 import numpy as np
@@ -30,10 +32,10 @@ def exchanges(y):
     return [len(plan.travelling) for plan in plans_of(y)]
 
 
-def agree(found, expected, eps):
-    assert found.shape == expected.shape
-    assert found.dtype == expected.dtype
-    computed = found.compute()
+def agree(values, expected, eps):
+    assert values.shape == expected.shape
+    assert values.dtype == expected.dtype
+    computed = values.compute()
     assert computed.shape == expected.shape  # chunks say the truth
     assert computed.dtype == expected.dtype
     assert relative_l2(computed, expected) < 60 * eps
@@ -66,8 +68,8 @@ def test_convolution_over_axes(pair, mode, dtypes, name):
     arrays = [random_array(s, d, i) for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))]
     lazy = [da.from_array(a, chunks=c) for a, c in zip(arrays, chunks, strict=True)]
     expected = getattr(scipy.signal, name)(*arrays, mode, axes=axes)
-    found = getattr(signal, name)(*lazy, mode, axes=axes)
-    agree(found, expected, 1.2e-7 if "f4" in dtypes else 2.2e-16)
+    convolution = getattr(signal, name)(*lazy, mode, axes=axes)
+    agree(convolution, expected, 1.2e-7 if "f4" in dtypes else 2.2e-16)
 
 
 @FEWER
@@ -104,8 +106,8 @@ def test_by_the_definition(shapes, mode):
     expected = full[start : start + count]
     x, y = (da.from_array(v.astype("f8"), chunks=29) for v in (a, b))
     for name in ("fftconvolve", "oaconvolve"):
-        found = getattr(signal, name)(x, y, mode).compute()
-        assert relative_l2(found, expected) < 2e-15
+        convolution = getattr(signal, name)(x, y, mode).compute()
+        assert relative_l2(convolution, expected) < 2e-15
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -114,9 +116,9 @@ def test_exchanges_of_one_axis(mode):
     x = da.zeros(2**16, chunks=2**12)
     y = da.zeros(2**15, chunks=2**12)
     for function in (signal.fftconvolve, lambda *a: signal.correlate(*a, method="fft")):
-        found = function(x, y, mode)
-        assert exchanges(found) == [2, 2, 2]
-        assert {plan.spec.orders_out[0] for plan in plans_of(found)[:2]} == {"transposed"}
+        convolution = function(x, y, mode)
+        assert exchanges(convolution) == [2, 2, 2]
+        assert {plan.spec.orders_out[0] for plan in plans_of(convolution)[:2]} == {"transposed"}
         for kernel in (np.ones(100), da.ones(100, chunks=9)):
             assert exchanges(function(x, kernel, mode)) == [2, 2]
         if mode != "same":
@@ -139,16 +141,16 @@ def test_exchanges_of_slabs(shape, chunks, mode):
 def test_an_array_with_itself():
     """One spectrum does for both."""
     x = da.from_array(random_array((2000,), "c16", 0), chunks=125)
-    found = signal.correlate(x, x)
-    assert exchanges(found) == [2, 2]
-    agree(found, scipy.signal.correlate(x.compute(), x.compute()), 2.2e-16)
+    correlation = signal.correlate(x, x)
+    assert exchanges(correlation) == [2, 2]
+    agree(correlation, scipy.signal.correlate(x.compute(), x.compute()), 2.2e-16)
 
 
 def test_overlapping_blocks_exchange_nothing():
     x = da.zeros(2**14, chunks=2**11)
-    found = signal.oaconvolve(x, np.ones(100))
-    assert not plans_of(found)
-    assert found.chunks == ((*(2**11,) * 7, 2**11 + 99),)
+    convolution = signal.oaconvolve(x, np.ones(100))
+    assert not plans_of(convolution)
+    assert convolution.chunks == ((*(2**11,) * 7, 2**11 + 99),)
     assert not plans_of(signal.convolve(x, np.ones(100)))
 
 
@@ -165,12 +167,12 @@ def test_chunks_may_be_empty(name, method, mode):
     ]:
         x = np.arange(1.0, sum(long) + 1)
         y = np.arange(1.0, sum(short) + 1) ** 2
-        found = getattr(signal, name)(
+        convolution = getattr(signal, name)(
             da.from_array(x, chunks=(long,)), da.from_array(y, chunks=(short,)), mode, method
         )
         expected = getattr(scipy.signal, name)(x, y, mode, method)
-        assert found.shape == expected.shape
-        agree(found, expected, 1e-15)
+        assert convolution.shape == expected.shape
+        agree(convolution, expected, 1e-15)
 
 
 @pytest.mark.parametrize(
@@ -184,38 +186,17 @@ def test_under_other_settings_inputs_are_only_read(settings_):
         for name in ("fftconvolve", "oaconvolve", "correlate"):
             x = da.from_array(a, chunks=(7, 11))
             y = da.from_array(b, chunks=(4, 30))
-            found = getattr(signal, name)(x, y)
-            agree(found, getattr(scipy.signal, name)(a, b), 2.2e-16)
-
-
-SCRIPT = """
-import dask.array as da, numpy as np, scipy.fft, scipy.signal
-from dask_bigfft import fft, signal
-a, b = np.random.default_rng(0).standard_normal((2, 400))
-x, y = da.from_array(a, chunks=50), da.from_array(b, chunks=50)
-near = lambda found, right: np.allclose(found.compute(), right, rtol=0, atol=1e-11)
-assert near(signal.fftconvolve(x, y), scipy.signal.fftconvolve(a, b))
-rows, row = da.from_array(a.reshape(8, 50), chunks=(4, 10)), b[None, :9]
-wide = scipy.signal.fftconvolve(a.reshape(8, 50), row, axes=1)
-assert near(signal.fftconvolve(rows, row, axes=1), wide)
-assert near(signal.oaconvolve(x, b[:9]), scipy.signal.oaconvolve(a, b[:9]))
-assert near(signal.correlate(x, y, "same"), scipy.signal.correlate(a, b, "same"))
-assert near(signal.welch(x, nperseg=32)[1], scipy.signal.welch(a, nperseg=32)[1])
-assert near(signal.poisson(signal.laplacian(x)), a - a.mean())
-assert np.isfinite(signal.radial_power_spectrum(x)[1].compute()).all()
-assert all(near(fft.dct(x, t), scipy.fft.dct(a, t)) for t in (1, 2, 3, 4))
-print(type(x).__module__)
-"""
+            convolution = getattr(signal, name)(x, y)
+            agree(convolution, getattr(scipy.signal, name)(a, b), 2.2e-16)
 
 
 def test_with_array_expressions():
     """In a process of its own: dask reads the setting when it is imported."""
-    done = python(
-        "-c",
-        SCRIPT,
+    process = python(
+        Path(__file__).with_name("array_expressions.py"),
         env={"DASK_ARRAY__QUERY_PLANNING": "True", "DASK_BIGFFT__PLANNER__WHOLE_AXIS_FLOOR": "1"},
     )
-    assert "array_expr" in done.stdout
+    assert "array_expr" in process.stdout
 
 
 class Watching(memory.HostArena):
@@ -248,9 +229,9 @@ def test_a_window_shifted(mode):
     """What a last gather takes from anywhere is shifted as any array is."""
     a = random_array((400,), "f8", 0)
     b = random_array((300,), "f8", 1)
-    found = signal.correlate(da.from_array(a, chunks=50), da.from_array(b, chunks=50), mode)
+    correlation = signal.correlate(da.from_array(a, chunks=50), da.from_array(b, chunks=50), mode)
     expected = scipy.fft.fftshift(scipy.signal.correlate(a, b, mode))
-    assert relative_l2(fft.fftshift(found).compute(), expected) < 1e-14
+    assert relative_l2(fft.fftshift(correlation).compute(), expected) < 1e-14
 
 
 @pytest.mark.parametrize("mode", ["full", "same"])
@@ -260,11 +241,11 @@ def test_each_array_longer_along_one_axis(mode):
     b = random_array((7, 30, 4), "c16", 1)
     x = da.from_array(a, chunks=(4, 3, 2))
     for axes in (None, (0, 1), (1, 0)):
-        found = signal.oaconvolve(x, b, mode, axes)
-        agree(found, scipy.signal.oaconvolve(a, b, mode, axes), 2.2e-16)
+        convolution = signal.oaconvolve(x, b, mode, axes)
+        agree(convolution, scipy.signal.oaconvolve(a, b, mode, axes), 2.2e-16)
     for name in ("convolve", "correlate"):
-        found = getattr(signal, name)(x, b, mode, "direct")
-        agree(found, getattr(scipy.signal, name)(a, b, mode), 2.2e-16)
+        convolution = getattr(signal, name)(x, b, mode, "direct")
+        agree(convolution, getattr(scipy.signal, name)(a, b, mode), 2.2e-16)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -282,19 +263,19 @@ def test_kernels_of_few_and_of_many_rows(mode, dtype, shape, chunks, kernel):
     """Rows are summed one by one, or by FFTs."""
     a = random_array(shape, dtype, 0)
     b = random_array(kernel, dtype, 1)
-    found = signal.fftconvolve(da.from_array(a, chunks=chunks), b, mode)
-    assert len(plans_of(found)) == 2  # the kernel's spectrum is made block by block
-    wide = np.clongdouble if found.dtype.kind == "c" else np.longdouble
+    convolution = signal.fftconvolve(da.from_array(a, chunks=chunks), b, mode)
+    assert len(plans_of(convolution)) == 2  # the kernel's spectrum is made block by block
+    wide = np.clongdouble if convolution.dtype.kind == "c" else np.longdouble
     expected = scipy.signal.fftconvolve(a.astype(wide), b.astype(wide), mode)
-    assert relative_l2(found.compute(), expected) < 6 * np.finfo(found.dtype).eps
+    assert relative_l2(convolution.compute(), expected) < 6 * np.finfo(convolution.dtype).eps
 
 
 @pytest.mark.parametrize("dtype", ["f8", "c16", "i8"])
 def test_sums_of_long_kernels(dtype):
     a = random_array((6000,), dtype, 0)
     b = random_array((5000,), dtype, 1)
-    found = signal.convolve(da.from_array(a, chunks=6000), b, method="direct")
-    agree(found, np.convolve(a, b), 2.2e-16)
+    convolution = signal.convolve(da.from_array(a, chunks=6000), b, method="direct")
+    agree(convolution, np.convolve(a, b), 2.2e-16)
 
 
 @pytest.mark.parametrize(
@@ -310,10 +291,10 @@ def test_sums_of_long_kernels(dtype):
 )
 def test_reports_have_the_work_on_spectra(work):
     x = da.random.default_rng(3).standard_normal(2**12, chunks=2**9)
-    found = work(x)
-    found.compute()
-    products = [row for run in report(found).runs for row in run.rows if row.phase == "product"]
+    computed = work(x)
+    computed.compute()
+    products = [row for run in report(computed).runs for row in run.rows if row.phase == "product"]
     assert sum(row.count for row in products) > 0
     assert sum(row.nbytes for row in products) > 0
     assert sum(row.seconds for row in products) > 0
-    assert any(span.phase == "product" for run in report(found).runs for span in run.spans)
+    assert any(span.phase == "product" for run in report(computed).runs for span in run.spans)

@@ -52,8 +52,8 @@ def blocks():
     return da.from_array(VALUES, chunks=(8, 40))
 
 
-def assert_close(found, right):
-    np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-9 * np.nanmax(abs(right)))
+def assert_close(value, right):
+    np.testing.assert_allclose(value, right, rtol=1e-9, atol=1e-9 * np.nanmax(abs(right)))
 
 
 def test_every_function_is_in_a_table():
@@ -86,12 +86,12 @@ def test_device_memory_limit(function):
 @pytest.mark.parametrize("verify", ["energy", "checksum"])
 def test_verify(function, verify, monkeypatch):
     right = function(blocks()).compute()
-    with heard("mismatch") as found:
+    with heard("mismatch") as mismatches:
         damaged(monkeypatch, DAMAGES["exponent bit"], Times(1))
         result = function(blocks(), verify=verify)
         assert {plan.verify for plan in plans_of(result)} == {verify}
         assert_close(result.compute(), right)
-    assert len(found) == 1
+    assert len(mismatches) == 1
 
 
 @by_spectra

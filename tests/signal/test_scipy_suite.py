@@ -51,10 +51,10 @@ def through_dask(name):
         lazy = [in_chunks(np.asarray(a)) for a in args[:arrays]]
         if arrays == 2 and args[1] is args[0]:  # an array with itself
             lazy[1] = lazy[0]
-        found = ours(*lazy, *args[arrays:], **kwargs)
+        lazy_result = ours(*lazy, *args[arrays:], **kwargs)
         if name in ("welch", "csd"):
-            return found[0], found[1].compute(scheduler="sync")
-        return found.compute(scheduler="sync")
+            return lazy_result[0], lazy_result[1].compute(scheduler="sync")
+        return lazy_result.compute(scheduler="sync")
 
     return call
 
@@ -91,16 +91,18 @@ def test_every_pair_of_types():
     drawn = {"b": whole, "i": whole, "u": whole, "f": real, "c": real + 0.5j * whole}
     values = {char: drawn[np.dtype(char).kind].astype(char) for char in TYPES}
     pairs = itertools.combinations_with_replacement(TYPES, 2)
-    for (one, two), mode in zip(pairs, itertools.cycle(["full", "same", "valid", "full"])):
-        x, y = (values[one], values[two]) if mode == "full" else (values[two], values[one])
+    for (first, second), mode in zip(pairs, itertools.cycle(["full", "same", "valid", "full"])):
+        x, y = (
+            (values[first], values[second]) if mode == "full" else (values[second], values[first])
+        )
         spectra, sums = (convolve(x, y, mode=mode, method=way) for way in ("fft", "direct"))
         assert spectra.dtype == sums.dtype
-        if one == two == "?":
+        if first == second == "?":
             continue
         expected = scipy.signal.convolve(x.astype("D"), y.astype("D"), mode=mode)
-        eps = 1e-3 if "e" in (one, two) else 1e-5 if {one, two} & {"f", "F"} else 1e-12
-        for found in (spectra, sums):
-            assert np.linalg.norm(found - expected) <= eps * np.linalg.norm(expected)
+        eps = 1e-3 if "e" in (first, second) else 1e-5 if {first, second} & {"f", "F"} else 1e-12
+        for convolution in (spectra, sums):
+            assert np.linalg.norm(convolution - expected) <= eps * np.linalg.norm(expected)
 
 
 def test_scipys_tests_were_found():

@@ -34,9 +34,9 @@ def test_every_segment_lies_in_one_block_or_across_one_edge(data, n):
 def test_a_function_that_detrends_gets_segments_along_the_last_axis(axis):
     x = random_array((60, 70), "f8", 0)
     options = {"nperseg": 16, "detrend": lambda segments: segments - np.arange(16)}
-    found = signal.welch(da.from_array(x, chunks=(25, 30)), axis=axis, **options)[1]
+    power = signal.welch(da.from_array(x, chunks=(25, 30)), axis=axis, **options)[1]
     _, expected = scipy.signal.welch(np.moveaxis(x, axis, -1), **options)
-    np.testing.assert_allclose(found, np.moveaxis(expected, -1, axis), rtol=1e-10)
+    np.testing.assert_allclose(power, np.moveaxis(expected, -1, axis), rtol=1e-10)
 
 
 @pytest.mark.parametrize("average", ["mean", "median"])

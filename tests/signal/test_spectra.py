@@ -37,14 +37,14 @@ def exchanges(y):
 def test_a_power_spectrum_is_a_periodogram(data, n, complex_, scaling, onesided):
     x = random_array((n,), "c16" if complex_ else "f8", 1)
     lazy = da.from_array(x, chunks=(data.draw(chunks_of(n)),))
-    found = signal.power_spectrum(lazy, d=0.5, scaling=scaling, onesided=onesided)
+    power = signal.power_spectrum(lazy, d=0.5, scaling=scaling, onesided=onesided)
     both = complex_ or not onesided
     _, expected = scipy.signal.periodogram(
         x, 2.0, detrend=False, scaling=scaling, return_onesided=not both
     )
-    expected = expected[: found.shape[0]]
-    assert found.dtype == np.dtype("f8")
-    assert relative_l2(found.compute(), expected) < 1e-13
+    expected = expected[: power.shape[0]]
+    assert power.dtype == np.dtype("f8")
+    assert relative_l2(power.compute(), expected) < 1e-13
 
 
 @FEWER
@@ -53,9 +53,9 @@ def test_a_cross_spectrum_is_that_of_one_segment(data, n, complex_):
     x, y = (random_array((n,), "c16" if complex_ else "f8", i) for i in range(2))
     chunks = [(data.draw(chunks_of(n)),) for _ in range(2)]
     a, b = (da.from_array(v, chunks=c) for v, c in zip((x, y), chunks, strict=True))
-    found = signal.cross_spectrum(a, b)
+    cross = signal.cross_spectrum(a, b)
     _, expected = scipy.signal.csd(x, y, window="boxcar", nperseg=n, detrend=False)
-    assert relative_l2(found.compute(), expected) < 1e-13
+    assert relative_l2(cross.compute(), expected) < 1e-13
 
 
 # --- segments -------------------------------------------------------------------------------
@@ -88,14 +88,14 @@ def test_segments(data, n, complex_, average, detrend, scaling):
     if data.draw(st.booleans()):  # its values
         options["window"] = scipy.signal.get_window(options["window"], nperseg)
     a, b = (da.from_array(v, chunks=((2, 1), data.draw(chunks_of(n)))) for v in (x, y))
-    for found, expected in [
+    for spectrum, expected in [
         (signal.welch(a, **options), scipy.signal.welch(x, **options)),
         (signal.csd(a, b, **options), scipy.signal.csd(x, y, **options)),
     ]:
-        assert np.array_equal(found[0], expected[0])
-        assert found[1].shape == expected[1].shape
-        assert found[1].dtype == expected[1].dtype
-        assert np.allclose(found[1].compute(), expected[1], rtol=1e-9, atol=1e-12)
+        assert np.array_equal(spectrum[0], expected[0])
+        assert spectrum[1].shape == expected[1].shape
+        assert spectrum[1].dtype == expected[1].dtype
+        assert np.allclose(spectrum[1].compute(), expected[1], rtol=1e-9, atol=1e-12)
 
 
 # --- averages over directions ---------------------------------------------------------------
@@ -121,11 +121,11 @@ def test_radial_averages(data, shape, complex_, given_):
     lazy = da.from_array(x, chunks=data.draw(chunkings(shape)))
     d = tuple(0.5 + 0.25 * a for a in range(len(shape)))
     bins = np.array([-0.01, 0.03, 0.2, 0.33, 5.0]) if given_ else None
-    frequencies, found = signal.radial_power_spectrum(lazy, d=d, bins=bins)
+    frequencies, power = signal.radial_power_spectrum(lazy, d=d, bins=bins)
     if bins is None:
         width = max(1 / (n * step) for n, step in zip(shape, d, strict=True))
         bins = (np.arange(len(frequencies) + 1) - 0.5) * width
-    assert np.allclose(found.compute(), by_direction(x, d, bins), rtol=1e-11, equal_nan=True)
+    assert np.allclose(power.compute(), by_direction(x, d, bins), rtol=1e-11, equal_nan=True)
 
 
 # --- derivatives ----------------------------------------------------------------------------
@@ -161,9 +161,9 @@ def test_derivatives_of_waves(shape, chunks, complex_):
     field, slopes, laplace = waves(shape, lengths)
     factor = 1 - 2j if complex_ else 1
     lazy = da.from_array(field * factor, chunks=chunks)
-    for found, slope in zip(signal.gradient(lazy, d=d), slopes, strict=True):
-        assert found.dtype == lazy.dtype
-        assert relative_l2(found.compute(), slope * factor) < 1e-12
+    for derivative, slope in zip(signal.gradient(lazy, d=d), slopes, strict=True):
+        assert derivative.dtype == lazy.dtype
+        assert relative_l2(derivative.compute(), slope * factor) < 1e-12
     assert relative_l2(signal.laplacian(lazy, d=d).compute(), laplace * factor) < 1e-12
     solved = signal.poisson(da.from_array(laplace * factor + 3, chunks=chunks), d=d)
     assert relative_l2(solved.compute(), (field - field.mean()) * factor) < 1e-12
@@ -194,17 +194,17 @@ def test_derivatives_take_one_transform_there_and_one_back():
 )
 def test_chunks_may_be_empty(chunks, spectrum):
     x = random_array([sum(cut) for cut in chunks], "f8", 0)
-    found, wanted = (spectrum(da.from_array(x, chunks=c))[1] for c in (chunks, -1))
-    assert found.compute().shape == found.shape
-    np.testing.assert_allclose(found.compute(), wanted.compute(), atol=1e-14)
+    power, whole_power = (spectrum(da.from_array(x, chunks=c))[1] for c in (chunks, -1))
+    assert power.compute().shape == power.shape
+    np.testing.assert_allclose(power.compute(), whole_power.compute(), atol=1e-14)
 
 
 def test_a_radial_average_keeps_other_axes_and_stays_transposed():
     x = random_array((3, 900), "f8", 1)
     lazy = da.from_array(x, chunks=((2, 1), 60))
-    frequencies, found = signal.radial_power_spectrum(lazy, 1)
-    assert found.shape == (3, len(frequencies))
-    assert exchanges(found) == [2]
-    for row, values in zip(x, found.compute(), strict=True):
+    frequencies, power = signal.radial_power_spectrum(lazy, 1)
+    assert power.shape == (3, len(frequencies))
+    assert exchanges(power) == [2]
+    for row, values in zip(x, power.compute(), strict=True):
         edges = (np.arange(len(frequencies) + 1) - 0.5) / 900
         assert np.allclose(values, by_direction(row, (1.0,), edges))

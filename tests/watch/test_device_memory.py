@@ -25,24 +25,24 @@ class Slow(SimulatedGPU):
 @pytest.fixture
 def devices():
     """Several, which have unlike amounts of memory taken before the first block comes."""
-    found = [Slow(1 << 17, seed, libraries=1000 * seed) for seed in range(3)]
-    with on_devices(*found, nbytes=1 << 15):
-        yield found
+    simulated = [Slow(1 << 17, seed, libraries=1000 * seed) for seed in range(3)]
+    with on_devices(*simulated, nbytes=1 << 15):
+        yield simulated
 
 
 @pytest.mark.parametrize("device", ["gpu", "hybrid"])
 def test_the_most_of_each_of_several_devices(devices, monkeypatch, device):
-    cpu_threads_wait(monkeypatch, lambda: sum(bool(found.trace) for found in devices) > 1)
+    cpu_threads_wait(monkeypatch, lambda: sum(bool(simulated.trace) for simulated in devices) > 1)
     values = np.random.default_rng(0).standard_normal((256, 128)) + 0j
     x = da.from_array(values, chunks=(16, 128))
     with dask.config.set({"bigfft.hybrid.min-speedup": 0}):
         lazy = fft.fft2(x, device=device, kernel="scipy")
     assert not report(lazy).runs[0].device_peaks
-    got = lazy.compute(scheduler="threads", num_workers=6)
+    spectrum = lazy.compute(scheduler="threads", num_workers=6)
     (run,) = report(lazy).runs
-    assert np.allclose(got, np.fft.fft2(values))
+    assert np.allclose(spectrum, np.fft.fft2(values))
     peaks = run.device_peaks
-    used = [i for i, found in enumerate(devices) if found.trace]
+    used = [i for i, device in enumerate(devices) if device.trace]
     assert len(used) > 1
     assert peaks == {("", i): devices[i].peak for i in used}
     assert all(0 < nbytes <= 1 << 15 for nbytes in peaks.values())

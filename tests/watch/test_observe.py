@@ -9,6 +9,7 @@ import time
 import types
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -46,8 +47,8 @@ def test_progress_returns_the_computed_array(scheduler):
 
 def test_progress_of_several_and_as_a_context():
     said = io.StringIO()
-    one, two = progress(fft.fft2(blocks(2)), fft.fft2(blocks(3)), stream=said)
-    assert np.allclose(one - two, np.fft.fft2(FIELD + 2) - np.fft.fft2(FIELD + 3))
+    first, second = progress(fft.fft2(blocks(2)), fft.fft2(blocks(3)), stream=said)
+    assert np.allclose(first - second, np.fft.fft2(FIELD + 2) - np.fft.fft2(FIELD + 3))
     assert "transform 2 of 2" in said.getvalue()
     said = io.StringIO()
     with progress(stream=said):
@@ -97,9 +98,9 @@ def test_progress_in_two_threads():
 
     def shown(seed):
         y = fft.fft2(blocks(seed).map_blocks(waiting, seed, dtype=float, meta=np.empty((0, 0))))
-        found = progress(y, stream=io.StringIO())
+        spectrum = progress(y, stream=io.StringIO())
         ended.set()
-        return np.allclose(found, np.fft.fft2(FIELD + seed))
+        return np.allclose(spectrum, np.fft.fft2(FIELD + seed))
 
     assert in_threads(2, shown) == [True, True]
 
@@ -157,71 +158,11 @@ def test_in_a_notebook_bars_are_drawn_in_place(monkeypatch):
     assert shown[-1] == ""
 
 
-INTERRUPTED = """
-import contextlib, gc, os, sys, threading, time
-from pathlib import Path
-import dask, dask.array as da, numpy as np
-from dask_bigfft import fft, progress
-from dask_bigfft.gpu import dispatch
-from dask_bigfft.memory import default_arena
-from dask_bigfft.testing.devices import simulated_devices
-
-where, scratch = sys.argv[1], Path(sys.argv[2])
-running = set()
-
-def slow(block):
-    try:
-        running.add(threading.get_ident())
-        os.write(1, b"begun\\n")  # whole: two threads do
-        time.sleep(0.1)
-    finally:
-        running.discard(threading.get_ident())
-    return block
-
-def files():
-    return sum(path.is_file() for path in scratch.rglob("*"))
-
-def left():
-    return len(running), files(), dispatch.in_use(), default_arena().counters().allocated_bytes
-
-settings = {"bigfft.scratch.directory": str(scratch), "num_workers": 2}
-settings |= {"bigfft.exchange.carrier": "disk"} if where == "disk" else {}
-settings |= {"scheduler": "sync"} if where == "sync" else {}
-options = {"device": "gpu" if where in ("device", "sync") else "cpu"}
-with contextlib.ExitStack() as stack:
-    stack.enter_context(dask.config.set(settings))
-    (device,) = stack.enter_context(simulated_devices(1 << 20))
-    if where == "cluster":
-        from distributed import Client
-        client = stack.enter_context(Client(
-            n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0", processes=False))
-    x = da.random.default_rng(0).standard_normal((64, 4096), chunks=(1, 4096))
-    y = fft.fft2(x.map_blocks(slow, dtype=float, meta=np.empty((0, 0))), **options)
-    try:
-        y.compute() if where in ("device", "sync") else progress(y)
-    except KeyboardInterrupt:
-        still = len(running) if where in ("threads", "disk") else 0  # others may end later
-        print("interrupted: files", files() > 0, "running", still)
-    del y
-    for _ in range(500):  # what was running ends
-        gc.collect()
-        if not any(left()) and (where != "cluster" or not any(client.processing().values())):
-            break
-        time.sleep(0.02)
-    print("left", left(), sum(t.name.startswith("bigfft_") for t in threading.enumerate()))
-    right = np.allclose(fft.fft2(x, **options).compute(), np.fft.fft2(x.compute()))
-    gc.collect()
-    print("again", right, files())
-print("device", device.memory().free == device.memory().total, flush=True)
-"""
-
-
 @pytest.mark.parametrize("where", ["threads", "cluster", "disk", "device", "sync"])
 def test_ctrl_c_stops_what_runs_and_lets_go_of_files_devices_and_memory(where, tmp_path):
     scratch = tmp_path / "scratch"
-    script = tmp_path / "script.py"
+    script = Path(__file__).with_name("interrupted.py")
     scratch.mkdir()
-    script.write_text(INTERRUPTED)
     with subprocess.Popen(
         [sys.executable, str(script), where, str(scratch)],
         stdout=subprocess.PIPE,

@@ -37,7 +37,12 @@ DARK = "#555555"
 def add_page(scheduler: Any, prefix: str) -> None:
     """Add the page to a scheduler's web server."""
     variables = template_variables(scheduler)
-    application = BokehApplication({"/bigfft": page}, scheduler, prefix, variables)
+    application = BokehApplication(
+        {"/bigfft": page},
+        scheduler,
+        prefix,
+        variables,
+    )
     scheduler.http_application.add_application(application)
     application.initialize(IOLoop.current())
     application.start()
@@ -86,10 +91,25 @@ def bars_html(title: str, bars: list[Bar], most: float = 0.0) -> str:
     part = '<div style="position:absolute;left:0;top:{}px;height:{}px;width:{:.1f}%;{}"></div>'
     rows = []
     for bar in bars:
-        drawn = part.format(0, 14, 100 * bar.value / most, f"background:{bar.colour}")
-        drawn += part.format(4, 6, 100 * bar.inside / most, f"background:{DARK}")
+        drawn = part.format(
+            0,
+            14,
+            100 * bar.value / most,
+            f"background:{bar.colour}",
+        )
+        drawn += part.format(
+            4,
+            6,
+            100 * bar.inside / most,
+            f"background:{DARK}",
+        )
         if bar.mark is not None:
-            drawn += part.format(0, 14, 100 * bar.mark / most, "border-right:2px solid black")
+            drawn += part.format(
+                0,
+                14,
+                100 * bar.mark / most,
+                "border-right:2px solid black",
+            )
         rows.append(
             f'<tr><td>{escape(bar.name)}</td><td style="width:45%">'
             f'<div style="position:relative;height:14px">{drawn}</div></td>'
@@ -179,7 +199,15 @@ def phases(run: Mapping[str, Any]) -> list[Bar]:
         colour = COLOURS.get(phase["phase"], PART)
         text = f"{human_count(speed, 'B/s')}: {work_text(phase)}"
         name = f"{phase['phase']} {phase['index']}"
-        bars.append(Bar(name, speed, text, colour, mark=phase["limit"]))
+        bars.append(
+            Bar(
+                name,
+                speed,
+                text,
+                colour,
+                mark=phase["limit"],
+            )
+        )
     return bars
 
 
@@ -188,7 +216,14 @@ def balance(run: Mapping[str, Any], workers: Mapping[str, str]) -> list[Bar]:
     bars = []
     for address, work in run["balance"].items():
         name = workers.get(address, f"{address} (gone)")
-        bars.append(Bar(name, work["nbytes"], work_text(work), COLOURS["round"]))
+        bars.append(
+            Bar(
+                name,
+                work["nbytes"],
+                work_text(work),
+                COLOURS["round"],
+            )
+        )
     return bars
 
 
@@ -200,7 +235,13 @@ def memory_bar(worker: Mapping[str, Any]) -> Bar:
     text = human_bytes(memory)
     if limit is not None:
         text += f" of {human_bytes(limit)}"
-    return Bar(worker["name"], memory, text, inside=arena, mark=limit)
+    return Bar(
+        worker["name"],
+        memory,
+        text,
+        inside=arena,
+        mark=limit,
+    )
 
 
 def device_bars(worker: Mapping[str, Any]) -> list[Bar]:
@@ -214,5 +255,12 @@ def device_bars(worker: Mapping[str, Any]) -> list[Bar]:
         text = f"{100 * device['busy_share']:.0f} %, {used}, {tasks} tasks on the worker's devices"
         name = f"{worker['name']}: {device['name']} {place}"
         memory_share = memory / budget if budget else 0.0
-        bars.append(Bar(name, device["busy_share"], text, inside=memory_share))
+        bars.append(
+            Bar(
+                name,
+                device["busy_share"],
+                text,
+                inside=memory_share,
+            )
+        )
     return bars

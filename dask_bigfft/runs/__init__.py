@@ -144,8 +144,18 @@ def run(
         for name, value in file_arguments.items():
             if value is not None:
                 raise_invalid(name, value, "None for an array: only files are resumed")
-    parse_type("scratch", scratch, str | os.PathLike | None, "the path of a folder")
-    parse_type("component", component, str | None, "the name of an array")
+    parse_type(
+        "scratch",
+        scratch,
+        str | os.PathLike | None,
+        "the path of a folder",
+    )
+    parse_type(
+        "component",
+        component,
+        str | None,
+        "the name of an array",
+    )
     for name, flag in {"resume": resume, "overwrite": overwrite, "checksum": checksum}.items():
         parse_flag(name, flag)
     if isinstance(compressors, Iterable) and not isinstance(compressors, str | Mapping):
@@ -179,7 +189,17 @@ def _refuse_other_types(source: Any, array: Any, destination: Any) -> None:
     """Raise an error if the source is neither a path nor an array, or the result no path."""
     if array is None and not isinstance(source, str | os.PathLike):
         need = "the path of a stored array, a dask array or a chunked xarray.DataArray"
-        raise_invalid("source", type(source).__name__, need, kind=ArgumentTypeError)
+        raise_invalid(
+            "source",
+            type(source).__name__,
+            need,
+            kind=ArgumentTypeError,
+        )
     if not isinstance(destination, str | os.PathLike):
         need = "the path of the result"
-        raise_invalid("destination", type(destination).__name__, need, kind=ArgumentTypeError)
+        raise_invalid(
+            "destination",
+            type(destination).__name__,
+            need,
+            kind=ArgumentTypeError,
+        )

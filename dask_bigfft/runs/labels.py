@@ -77,7 +77,12 @@ def labels_of(path: Path, component: str | None) -> Labels:
             coordinate: Any = beside.get(name)
             if _is_coordinate(coordinate, length):
                 coordinates[name] = np.asarray(coordinate[:]), _plain(coordinate.attrs)
-        return Labels(reader.dims, _plain(stored.attrs), coordinates, variable)
+        return Labels(
+            reader.dims,
+            _plain(stored.attrs),
+            coordinates,
+            variable,
+        )
 
 
 def _is_coordinate(array: Any, length: int) -> bool:
@@ -104,7 +109,12 @@ def labels_of_array(array: Any) -> Labels:
         stored = xr.conventions.encode_cf_variable(array.coords[name].variable)
         if stored.dtype.kind in "biuf":
             coordinates[str(name)] = np.asarray(stored.values), _plain(stored.attrs)
-    return Labels(names, _plain(array.attrs), coordinates, str(array.name or "spectrum"))
+    return Labels(
+        names,
+        _plain(array.attrs),
+        coordinates,
+        str(array.name or "spectrum"),
+    )
 
 
 def numbers(axes: Any, dims: Callable[[], tuple[str, ...]]) -> Any:
@@ -143,12 +153,22 @@ def transformed(labels: Labels, plan: Plan) -> Labels:
             continue
         with contextlib.suppress(ImportError, ArgumentError, ArgumentTypeError):
             coordinate_of = _frequencies if forward else _samples
-            names[axis], variable = coordinate_of(labels, plan, axis, length)
+            names[axis], variable = coordinate_of(
+                labels,
+                plan,
+                axis,
+                length,
+            )
             if variable is not None:
                 coordinates[names[axis]] = variable
     if len(set(names)) < len(names):
         return Labels((), attributes)
-    return Labels(tuple(names), attributes, coordinates, labels.variable)
+    return Labels(
+        tuple(names),
+        attributes,
+        coordinates,
+        labels.variable,
+    )
 
 
 def _source_attributes(labels: Labels, axes: Sequence[int]) -> dict[str, Any]:
@@ -186,7 +206,12 @@ def _frequencies(
     digits = None if order == "natural" else spec.digits_of(axis)
     is_half = axis == spec.axes[-1] and spec.kind == "r2c"
     frequencies_of = rfftfreq if is_half else fftfreq
-    frequencies = frequencies_of(length, samples.spacing, order=order, digits=digits)
+    frequencies = frequencies_of(
+        length,
+        samples.spacing,
+        order=order,
+        digits=digits,
+    )
     origin = {
         "spacing": 1 / abs(length * samples.spacing),
         "direct_length": length,

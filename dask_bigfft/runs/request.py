@@ -75,9 +75,19 @@ class RunRequest:
     array: Any = None
 
     def __post_init__(self) -> None:
-        parse_choice("missing_chunks", self.missing_chunks, "refuse", "fill")
+        parse_choice(
+            "missing_chunks",
+            self.missing_chunks,
+            "refuse",
+            "fill",
+        )
         parse_name(self.kind)
-        parse_type("s", self.s, Sequence | None, "a sequence of integers")
+        parse_type(
+            "s",
+            self.s,
+            Sequence | None,
+            "a sequence of integers",
+        )
         kind = stat.S_IFREG
         with contextlib.suppress(OSError, ValueError):  # impossible paths are refused later
             kind = self.source.stat().st_mode
@@ -107,7 +117,12 @@ class RunRequest:
         if isinstance(self.missing, str) and self.missing == "refuse":
             return None
         if not isinstance(self.missing, Real) or isinstance(self.missing, bool):
-            raise_invalid("missing", self.missing, "'refuse' or a number", kind=ArgumentTypeError)
+            raise_invalid(
+                "missing",
+                self.missing,
+                "'refuse' or a number",
+                kind=ArgumentTypeError,
+            )
         return float(self.missing)
 
     @property
@@ -349,10 +364,20 @@ def refuse_places(request: RunRequest) -> None:
         outside = f"a path outside of the source, {request.source}"
         raise_invalid("destination", str(request.destination), outside)
     if request.scratch is not None:
-        _refuse_scratch_place(request, request.scratch, source, result)
+        _refuse_scratch_place(
+            request,
+            request.scratch,
+            source,
+            result,
+        )
 
 
-def _refuse_scratch_place(request: RunRequest, scratch: Path, source: Path, result: Path) -> None:
+def _refuse_scratch_place(
+    request: RunRequest,
+    scratch: Path,
+    source: Path,
+    result: Path,
+) -> None:
     """Raise an error for a scratch folder that is in another path of the run, or holds it."""
     if URL.match(str(scratch)):
         raise_invalid("scratch", str(scratch), "a local path")

@@ -98,13 +98,29 @@ class Sink:
             self.target.write(index, values)
         except OSError as error:  # zarr names no file
             what = f"a chunk of the result of {format_bytes(values.nbytes)}"
-            text = explained(path, error, values.nbytes, what)
+            text = explained(
+                path,
+                error,
+                values.nbytes,
+                what,
+            )
             raise OSError(error.errno, text, str(path)) from error
         if self.scratch is not None:
-            self._record(self.scratch, block, path, values)
+            self._record(
+                self.scratch,
+                block,
+                path,
+                values,
+            )
         emit("sink_write", nbytes=values.nbytes, seconds=time.perf_counter() - started)
 
-    def _record(self, scratch: Scratch, block: Block, path: Path, values: Any) -> None:
+    def _record(
+        self,
+        scratch: Scratch,
+        block: Block,
+        path: Path,
+        values: Any,
+    ) -> None:
         """Record a stored block, and delete its scratch file if no other block needs it.
 
         With `sync` the block's file and folders are synced first. Otherwise its checksum shows
@@ -142,7 +158,12 @@ def execute(request: RunRequest, store: Store = store_now) -> Done:
             return _run_in_scratch(request, store, folder)
     for name in ("resume", "checksum"):
         if getattr(request, name):
-            raise_invalid(name, True, "a scratch folder beside it", kind=ArgumentTypeError)
+            raise_invalid(
+                name,
+                True,
+                "a scratch folder beside it",
+                kind=ArgumentTypeError,
+            )
     return _run_without_scratch(request, store)
 
 
@@ -158,7 +179,13 @@ def _run_without_scratch(request: RunRequest, store: Store) -> Done:
         place = replace(scratch_place(plan), rows=request.reader())
     partial = targets.partial_of(request.destination, targets.name_of_run())
     try:
-        target = _created(request, x, plan, partial, {})
+        target = _created(
+            request,
+            x,
+            plan,
+            partial,
+            {},
+        )
         try:
             store(applied(x, plan, place), Sink(target))
         except DamagedShardError as error:  # its files are gone: repeat everything
@@ -461,7 +488,13 @@ class ScratchRun:
         partial = Path(self.record["partial"])
         if begun:
             return self._reopened_target(x, partial)
-        target = _created(self.request, x, self.plan, partial, {"run": self.record["run"]})
+        target = _created(
+            self.request,
+            x,
+            self.plan,
+            partial,
+            {"run": self.record["run"]},
+        )
         target.sync_attributes()
         return target
 
@@ -485,10 +518,20 @@ class ScratchRun:
 
     def sink(self, target: targets.Target, place: ScratchPlace) -> Sink:
         """Return the sink of the result, after unneeded scratch files are deleted."""
-        files = Scratch(self.scratch, place.sync, kept=True, life=place.life)
+        files = Scratch(
+            self.scratch,
+            place.sync,
+            kept=True,
+            life=place.life,
+        )
         run_json.free_finished(files, self.plan, place.finished)
         last, parts = run_json.result_files(self.plan)
-        return Sink(target, files, None if last is None else exchange_folder("", last), parts)
+        return Sink(
+            target,
+            files,
+            None if last is None else exchange_folder("", last),
+            parts,
+        )
 
 
 def _run_in_scratch(request: RunRequest, store: Store, scratch: Path) -> Done:
@@ -496,13 +539,23 @@ def _run_in_scratch(request: RunRequest, store: Store, scratch: Path) -> Done:
     started = time.perf_counter()
     record = run_json.read_record(scratch, request.destination)
     if record is None:
-        return _begin(request, store, scratch, started)
+        return _begin(
+            request,
+            store,
+            scratch,
+            started,
+        )
     if not request.resume:
         raise_invalid("scratch", str(scratch), "a folder where no run has begun, or resume=True")
     return _resume(ScratchRun(request, scratch, record), store, started)
 
 
-def _begin(request: RunRequest, store: Store, scratch: Path, started: float) -> Done:
+def _begin(
+    request: RunRequest,
+    store: Store,
+    scratch: Path,
+    started: float,
+) -> Done:
     """Do a new run; `resume` accepts a result that an earlier call has made."""
     request.open()  # errors of the source come first
     identity = _read_identity(request.destination)
@@ -575,11 +628,22 @@ def _make(run: ScratchRun, store: Store) -> None:
     target = run.target(x, begun=bool(stored_blocks))
     recorded = records(scratch, RESULT, run_json.digest(scratch))
     is_compared = has_content or plan.verify != "none"
-    lost = run_json.remove_damaged_files(target, plan, recorded, is_compared)
+    lost = run_json.remove_damaged_files(
+        target,
+        plan,
+        recorded,
+        is_compared,
+    )
     if lost:
         run_json.forget_lost(scratch, plan, lost)
         place = run.place()
-    _store_with_repairs(run, store, x, target, place)
+    _store_with_repairs(
+        run,
+        store,
+        x,
+        target,
+        place,
+    )
     now = source_identity(run.request, has_content)
     refuse_changed_source(run.record["source"], now)
     try:

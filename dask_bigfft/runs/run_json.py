@@ -150,7 +150,12 @@ def write_record(scratch: Path, values: Mapping[str, Any]) -> None:
     for left in scratch.glob(f"{RECORD}.*"):  # of a killed run, or of a full disk
         left.unlink()
     fresh = scratch / f"{RECORD}.{uuid.uuid4().hex}"
-    put_record(scratch / RECORD, fresh, {"format": FORMAT, **values}, scratch.parent)
+    put_record(
+        scratch / RECORD,
+        fresh,
+        {"format": FORMAT, **values},
+        scratch.parent,
+    )
 
 
 def refuse_another_run(scratch: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -219,7 +224,12 @@ def remove_damaged_files(
     lost = []
     for block in plan.result.indices():
         has_record = block in recorded
-        if has_record and _is_whole(target, block, recorded[block], synced):
+        if has_record and _is_whole(
+            target,
+            block,
+            recorded[block],
+            synced,
+        ):
             continue
         target.chunk_file(block).unlink(missing_ok=True)
         if has_record:
@@ -231,7 +241,12 @@ def remove_damaged_files(
     return lost
 
 
-def _is_whole(target: Target, block: Block, file: Mapping[str, Any], synced: bool) -> bool:
+def _is_whole(
+    target: Target,
+    block: Block,
+    file: Mapping[str, Any],
+    synced: bool,
+) -> bool:
     """Return True if the file of a block is as it was stored."""
     path = target.chunk_file(block)
     if not path.is_file() or path.stat().st_size != file["nbytes"]:
@@ -284,10 +299,20 @@ def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> None:
     free_finished(files, plan, finished_blocks(scratch, plan))
     for block in error.sources:
         files.forget(exchange_folder("", error.number), block)
-    _forget_sources(files, plan, error.number - 1, set(error.sources))
+    _forget_sources(
+        files,
+        plan,
+        error.number - 1,
+        set(error.sources),
+    )
 
 
-def _forget_sources(files: Scratch, plan: Plan, number: int, blocks: set[Block]) -> None:
+def _forget_sources(
+    files: Scratch,
+    plan: Plan,
+    number: int,
+    blocks: set[Block],
+) -> None:
     """Invalidate the source blocks of deleted files of an exchange, and of earlier exchanges."""
     while blocks and number >= 0 and plan.moves[number]:
         exchange = plan.exchanges[number]
@@ -336,6 +361,11 @@ def forget_lost(scratch: Path, plan: Plan, lost: Sequence[Block]) -> None:
         made_of = {parts.get(block, block) for block in lost}
         for block in made_of:
             files.free(exchange_folder("", number), block)
-        _forget_sources(files, plan, number, made_of)
+        _forget_sources(
+            files,
+            plan,
+            number,
+            made_of,
+        )
     for block in lost:
         files.forget(RESULT, block)

@@ -118,10 +118,20 @@ class Window:
     def least(self) -> int:
         """Length of the shortest cyclic convolution that gives a correct window."""
         full = self.first + self.second - 1
-        return max(self.start + self.count, full - self.start, self.first, self.second)
+        return max(
+            self.start + self.count,
+            full - self.start,
+            self.first,
+            self.second,
+        )
 
 
-def window(axis: int, first: int, second: int, mode: Mode) -> Window:
+def window(
+    axis: int,
+    first: int,
+    second: int,
+    mode: Mode,
+) -> Window:
     """Return the window of a mode along one axis.
 
     >>> same = window(0, 100, 9, "same")
@@ -129,11 +139,29 @@ def window(axis: int, first: int, second: int, mode: Mode) -> Window:
     (4, 100, 104)
     """
     if mode == "full":
-        return Window(axis, first, second, 0, first + second - 1)
+        return Window(
+            axis,
+            first,
+            second,
+            0,
+            first + second - 1,
+        )
     if mode == "same":
-        return Window(axis, first, second, (second - 1) // 2, first)
+        return Window(
+            axis,
+            first,
+            second,
+            (second - 1) // 2,
+            first,
+        )
     low, high = sorted((first, second))
-    return Window(axis, first, second, low - 1, high - low + 1)
+    return Window(
+        axis,
+        first,
+        second,
+        low - 1,
+        high - low + 1,
+    )
 
 
 def fast_length(least: int, cut: bool, real: bool) -> int:
@@ -212,7 +240,12 @@ def parse_inputs(
             if n < m and axis not in convolved:
                 start = (m - n) // 2
                 crop[axis] = slice(start, start + n)
-    return Inputs(first, second, windows, tuple(crop))
+    return Inputs(
+        first,
+        second,
+        windows,
+        tuple(crop),
+    )
 
 
 def _refuse_unequal_lengths(shapes: Sequence[tuple[int, int]], named: Sequence[int]) -> None:
@@ -285,7 +318,12 @@ def nonempty(array: da.Array, axes: Sequence[int]) -> tuple[int, ...]:
 
 def with_halo(a: da.Array, depth: dict[int, Any]) -> da.Array:
     """Return an array whose blocks have samples of their neighbours, none around the array."""
-    overlapping: da.Array = da.overlap.overlap(a, depth, boundary="none", allow_rechunk=False)
+    overlapping: da.Array = da.overlap.overlap(
+        a,
+        depth,
+        boundary="none",
+        allow_rechunk=False,
+    )
     return overlapping
 
 

@@ -90,7 +90,13 @@ def _spectra(
     axes = _kernel_axes(forward, small)
     if axes is not None:
         phase = product_phase(spectrum, forward)
-        return spectrum, _kernel_array(small.rechunk(-1), axes, forward, phase, options)
+        return spectrum, _kernel_array(
+            small.rechunk(-1),
+            axes,
+            forward,
+            phase,
+            options,
+        )
     if large.name == small.name:  # a convolution with itself needs one spectrum
         return spectrum, spectrum
     chunks: list[Any] = []
@@ -125,10 +131,22 @@ def _kernel_array(
     def block(mark: Any, values: Any, block_id: tuple[int, ...]) -> Any:
         shape = [cut[number] for cut, number in zip(chunks, block_id, strict=True)]
         with phase.measured(math.prod(shape) * dtype.itemsize):
-            return spectrum_block(values, axes, block_id, library, dtype)
+            return spectrum_block(
+                values,
+                axes,
+                block_id,
+                library,
+                dtype,
+            )
 
     marks = da.zeros([len(cut) for cut in chunks], chunks=1, dtype=np.int8)  # one for each block
-    return by_block(block, marks, kernel, dtype=dtype, chunks=tuple(chunks))
+    return by_block(
+        block,
+        marks,
+        kernel,
+        dtype=dtype,
+        chunks=tuple(chunks),
+    )
 
 
 def _mark(block: Any) -> Any:
@@ -141,7 +159,12 @@ def _after(a: Any, first: Any) -> Any:
     Two transforms then do not overlap in time, which saves the memory of one exchange.
     """
     marks = first.map_blocks(_mark, chunks=tuple((1,) * n for n in first.numblocks), dtype=np.int8)
-    return a.map_blocks(lambda block, mark: block, marks.sum(), meta=a._meta, token="kept")
+    return a.map_blocks(
+        lambda block, mark: block,
+        marks.sum(),
+        meta=a._meta,
+        token="kept",
+    )
 
 
 def _by_spectra(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.Array:
@@ -157,8 +180,19 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.
     # The halved axis comes last, preferably one with a single chunk.
     windows = sorted(inputs.windows, key=lambda w: (large.numblocks[w.axis] == 1, w.axis))
     transforms, forward = planned(large, _padded_transforms(large, windows, real), options)
-    spectra = _spectra(large, small, transforms, forward, options)
-    spectrum = _product(spectra, forward, swapped, correlated)
+    spectra = _spectra(
+        large,
+        small,
+        transforms,
+        forward,
+        options,
+    )
+    spectrum = _product(
+        spectra,
+        forward,
+        swapped,
+        correlated,
+    )
     chunks = _result_chunks(inputs, options.get("chunks"))
     starts = {}
     for w, length in zip(windows, transforms.lengths, strict=True):
@@ -261,7 +295,12 @@ def _in_chunks(a: da.Array, inputs: Inputs, options: SignalOptions) -> da.Array:
     if chunks is None:
         return a
     requested = _result_chunks(inputs, chunks)
-    cuts = parse_chunks(requested, a.chunks, a.shape, a.dtype)
+    cuts = parse_chunks(
+        requested,
+        a.chunks,
+        a.shape,
+        a.dtype,
+    )
     return a if cuts is None else cast("da.Array", a.rechunk(cuts))
 
 
@@ -318,7 +357,16 @@ def fftconvolve(
     array([0. , 1. , 2.5, 4. , 1.5])
     """
     parse_signal_options(options)
-    return _convolution(parse_inputs(in1, in2, mode, axes), "fft", options)
+    return _convolution(
+        parse_inputs(
+            in1,
+            in2,
+            mode,
+            axes,
+        ),
+        "fft",
+        options,
+    )
 
 
 def oaconvolve(
@@ -367,7 +415,12 @@ def oaconvolve(
     array([1., 2., 2., 2., 2., 2., 1.])
     """
     parse_signal_options(options)
-    inputs = parse_inputs(in1, in2, mode, axes)
+    inputs = parse_inputs(
+        in1,
+        in2,
+        mode,
+        axes,
+    )
     refuse_unsupported(options, inputs.first, "oaconvolve")
     return _convolution(inputs, "overlap", options)
 
@@ -392,10 +445,22 @@ def _by_method(
     """Return the convolution or correlation over all axes, rounded for integer inputs."""
     parse_signal_options(options)
     method = parse_choice("method", method, *get_args(Method))
-    inputs = parse_inputs(in1, in2, mode, None, correlated=correlated, strict=True)
+    inputs = parse_inputs(
+        in1,
+        in2,
+        mode,
+        None,
+        correlated=correlated,
+        strict=True,
+    )
     if method == "direct":
         refuse_unsupported(options, inputs.first, "method 'direct'")
-    result: Any = _convolution(inputs, method, options, correlated=correlated)
+    result: Any = _convolution(
+        inputs,
+        method,
+        options,
+        correlated=correlated,
+    )
     dtype = np.result_type(inputs.first.dtype, inputs.second.dtype)
     if result.dtype.kind == "f" and dtype.kind not in "fc":
         result = da.rint(result)
@@ -439,7 +504,14 @@ def convolve(
     >>> convolve([1, 2, 3], [0, 1]).compute()
     array([0, 1, 2, 3])
     """
-    return _by_method(in1, in2, mode, method, False, options)
+    return _by_method(
+        in1,
+        in2,
+        mode,
+        method,
+        False,
+        options,
+    )
 
 
 def correlate(
@@ -477,4 +549,11 @@ def correlate(
     >>> correlate([1, 2, 3], [0, 1]).compute()
     array([1, 2, 3, 0])
     """
-    return _by_method(in1, in2, mode, method, True, options)
+    return _by_method(
+        in1,
+        in2,
+        mode,
+        method,
+        True,
+        options,
+    )

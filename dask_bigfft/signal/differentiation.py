@@ -35,8 +35,22 @@ def _filtered(
     functions are zero there.
     """
     lengths = nonempty(array, axes)
-    transfer = TransferFunction(factor, axes, lengths, d, at_zero, balanced=True)
-    return filtered(array, transfer, axes, lengths, array.dtype.kind != "c", options)
+    transfer = TransferFunction(
+        factor,
+        axes,
+        lengths,
+        d,
+        at_zero,
+        balanced=True,
+    )
+    return filtered(
+        array,
+        transfer,
+        axes,
+        lengths,
+        array.dtype.kind != "c",
+        options,
+    )
 
 
 def _derivative(f: Array) -> Any:
@@ -89,9 +103,20 @@ def gradient(
     >>> gradient(np.sin(2 * np.pi * t), 0, d=1 / 8).compute().round(3)[0]
     np.float64(6.283)
     """
-    array, along, spacing = parse_samples(x, axes, d, options)
+    array, along, spacing = parse_samples(
+        x,
+        axes,
+        d,
+        options,
+    )
     derivatives = tuple(
-        _filtered(array, (axis,), (step,), _derivative, options)
+        _filtered(
+            array,
+            (axis,),
+            (step,),
+            _derivative,
+            options,
+        )
         for axis, step in zip(along, spacing, strict=True)
     )
     single = axes is not None and np.ndim(axes) == 0  # type: ignore[arg-type]
@@ -124,7 +149,16 @@ def laplacian(
     >>> laplacian(np.cos(2 * np.pi * t), d=1 / 8).compute().round(3)[0]
     np.float64(-39.478)
     """
-    return _filtered(*parse_samples(x, axes, d, options), _laplace, options)
+    return _filtered(
+        *parse_samples(
+            x,
+            axes,
+            d,
+            options,
+        ),
+        _laplace,
+        options,
+    )
 
 
 def poisson(
@@ -156,4 +190,14 @@ def poisson(
     >>> poisson(laplacian(np.cos(2 * np.pi * t), d=1 / 8), d=1 / 8).compute().round(3)[0]
     np.float64(1.0)
     """
-    return _filtered(*parse_samples(f, axes, d, options), _inverse_laplace, options, at_zero=0)
+    return _filtered(
+        *parse_samples(
+            f,
+            axes,
+            d,
+            options,
+        ),
+        _inverse_laplace,
+        options,
+        at_zero=0,
+    )

@@ -55,14 +55,22 @@ def parse_spacing(name: str, d: Any, count: int) -> tuple[float, ...]:
     for distance in distances:
         is_time = isinstance(distance, bool | np.timedelta64)
         if is_time or not isinstance(distance, int | float | np.number):
-            raise_invalid(name, d, allowed, kind=ArgumentTypeError)
+            raise_invalid(
+                name,
+                d,
+                allowed,
+                kind=ArgumentTypeError,
+            )
         if not 0 < float(distance) < math.inf:
             raise_invalid(name, d, allowed)
     return tuple(float(distance) for distance in distances)
 
 
 def parse_samples(
-    x: Any, axes: Axes, d: Any, options: SignalOptions
+    x: Any,
+    axes: Axes,
+    d: Any,
+    options: SignalOptions,
 ) -> tuple[da.Array, tuple[int, ...], tuple[float, ...]]:
     """Return an array, the axes of a transform, and the sample distance along each of them."""
     parse_signal_options(options)
@@ -158,13 +166,40 @@ def fourier_filter(
     distances = parse_spacing("spacing", spacing, len(along))
     is_real = _parse_real(real, array)
     if callable(transfer):
-        function = TransferFunction(transfer, along, lengths, distances, at_zero, balanced=is_real)
+        function = TransferFunction(
+            transfer,
+            along,
+            lengths,
+            distances,
+            at_zero,
+            balanced=is_real,
+        )
         try_function(function, array.ndim, is_real)
-        return filtered(array, function, along, lengths, is_real, options)
+        return filtered(
+            array,
+            function,
+            along,
+            lengths,
+            is_real,
+            options,
+        )
     if at_zero is not None:
         raise_invalid("at_zero", at_zero, "None for a transfer function that is an array")
-    multiplier = _parse_transfer_array(transfer, array, along, lengths, is_real)
-    return filtered(array, multiplier, along, lengths, is_real, options)
+    multiplier = _parse_transfer_array(
+        transfer,
+        array,
+        along,
+        lengths,
+        is_real,
+    )
+    return filtered(
+        array,
+        multiplier,
+        along,
+        lengths,
+        is_real,
+        options,
+    )
 
 
 def _parse_lengths(s: Any, array: da.Array, along: tuple[int, ...]) -> tuple[int, ...]:
@@ -180,7 +215,12 @@ def _parse_lengths(s: Any, array: da.Array, along: tuple[int, ...]) -> tuple[int
 def _parse_real(real: Any, array: da.Array) -> bool:
     """Return whether the result is real."""
     if real is not None and not isinstance(real, bool | np.bool_):
-        raise_invalid("real", real, "True, False or None", kind=ArgumentTypeError)
+        raise_invalid(
+            "real",
+            real,
+            "True, False or None",
+            kind=ArgumentTypeError,
+        )
     is_complex = array.dtype.kind == "c"
     if real and is_complex:
         raise_invalid("real", real, f"False or None for x of {array.dtype}")
@@ -198,7 +238,12 @@ def _parse_transfer_array(
     multiplier = transfer if isinstance(transfer, da.Array) else da.asanyarray(transfer)
     if multiplier.dtype.kind not in "biufc":
         allowed = "a function of frequencies, or an array of numbers"
-        raise_invalid("transfer", f"dtype {multiplier.dtype}", allowed, kind=ArgumentTypeError)
+        raise_invalid(
+            "transfer",
+            f"dtype {multiplier.dtype}",
+            allowed,
+            kind=ArgumentTypeError,
+        )
     shape = list(array.shape)
     for axis, length in zip(along, lengths, strict=True):
         shape[axis] = length
@@ -245,10 +290,18 @@ def filtered(
     length_of = dict(zip(along, lengths, strict=True))
     natural = Transforms(axes, tuple(length_of[axis] for axis in axes), is_real)
     movable = tuple(axis for axis in axes if transfer.takes_any_order(axis))
-    transforms, forward = planned(array, natural, options, movable=movable)
+    transforms, forward = planned(
+        array,
+        natural,
+        options,
+        movable=movable,
+    )
     spectrum = applied(array, forward)
     product = _multiplied(
-        spectrum, transfer, spectrum_axes(forward), product_phase(spectrum, forward)
+        spectrum,
+        transfer,
+        spectrum_axes(forward),
+        product_phase(spectrum, forward),
     )
     estimated = without_measuring(options)
     inverse = transforms.inverse(product, estimated, {})
@@ -273,7 +326,13 @@ def _multiplied(
     """Return a spectrum times a transfer function."""
     if isinstance(transfer, TransferArray):
         aligned = transfer.in_chunks_of(spectrum)
-        return by_block(_times_array, spectrum, aligned, dtype=spectrum.dtype, phase=phase)
+        return by_block(
+            _times_array,
+            spectrum,
+            aligned,
+            dtype=spectrum.dtype,
+            phase=phase,
+        )
     return by_block(
         _times_function,
         spectrum,

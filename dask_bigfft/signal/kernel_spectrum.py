@@ -54,18 +54,34 @@ def _padded(x: Array, length: int) -> Array:
     return np.pad(x, widths)
 
 
-def _summed_rows(x: Array, low: int, high: int, modulus: int) -> Array:
+def _summed_rows(
+    x: Array,
+    low: int,
+    high: int,
+    modulus: int,
+) -> Array:
     """Return the sums of `_dft_rows` row by row."""
     frequencies = np.arange(low, high, dtype=np.int64)
     rows = np.arange(x.shape[1], dtype=np.int64)
     wide = np.result_type(x.dtype, np.complex128)
-    phases = unit_roots(np.multiply.outer(frequencies, rows), modulus, -1, wide)
+    phases = unit_roots(
+        np.multiply.outer(frequencies, rows),
+        modulus,
+        -1,
+        wide,
+    )
     narrow = phases.astype(np.result_type(x.dtype, np.complex64), copy=False)
     sums: Array = np.einsum("kr,lrc->lkc", narrow, x)  # not by BLAS, unless told to optimize
     return sums
 
 
-def _chirped_rows(x: Array, low: int, high: int, modulus: int, fft: FFTLibrary) -> Array:
+def _chirped_rows(
+    x: Array,
+    low: int,
+    high: int,
+    modulus: int,
+    fft: FFTLibrary,
+) -> Array:
     """Return the sums of `_dft_rows` by a cyclic convolution with a chirp."""
     lines, rows, columns = x.shape
     count = high - low
@@ -74,7 +90,12 @@ def _chirped_rows(x: Array, low: int, high: int, modulus: int, fft: FFTLibrary) 
 
     def chirp(exponents: Array) -> Array:
         wide = np.result_type(dtype, np.complex128)
-        return unit_roots(exponents, 2 * modulus, -1, wide).astype(dtype, copy=False)
+        return unit_roots(
+            exponents,
+            2 * modulus,
+            -1,
+            wide,
+        ).astype(dtype, copy=False)
 
     row = np.arange(rows, dtype=np.int64)
     frequency = np.arange(count, dtype=np.int64)
@@ -86,11 +107,22 @@ def _chirped_rows(x: Array, low: int, high: int, modulus: int, fft: FFTLibrary) 
     np.multiply(x, chirp(row * row + 2 * low * row)[:, None], out=work[:, :rows])
     work = fft.c2c(work, (1,), -1)
     work *= response[:, None]
-    work = fft.c2c(work, (1,), +1, "full")
+    work = fft.c2c(
+        work,
+        (1,),
+        +1,
+        "full",
+    )
     return work[:, :count] * chirp(frequency * frequency)[:, None]
 
 
-def _dft_rows(x: Array, low: int, high: int, modulus: int, library: str) -> Array:
+def _dft_rows(
+    x: Array,
+    low: int,
+    high: int,
+    modulus: int,
+    library: str,
+) -> Array:
     """Return sums over the rows n of x with W_modulus^(k n), for k = low..high-1.
 
     Parameters
@@ -112,11 +144,28 @@ def _dft_rows(x: Array, low: int, high: int, modulus: int, library: str) -> Arra
     rows = x.shape[1]
     count = high - low
     if rows * count <= SUMMED_ROWS * (rows + count):
-        return _summed_rows(x, low, high, modulus)
-    return _chirped_rows(x, low, high, modulus, get_library(library))
+        return _summed_rows(
+            x,
+            low,
+            high,
+            modulus,
+        )
+    return _chirped_rows(
+        x,
+        low,
+        high,
+        modulus,
+        get_library(library),
+    )
 
 
-def _in_digits(x: Array, along: SpectrumAxis, low: int, high: int, library: str) -> Array:
+def _in_digits(
+    x: Array,
+    along: SpectrumAxis,
+    low: int,
+    high: int,
+    library: str,
+) -> Array:
     """Return places low..high-1 of the spectrum in transposed order, along the last axis of x."""
     n1, n2 = along.digits
     lines = math.prod(x.shape[:-1])
@@ -124,19 +173,42 @@ def _in_digits(x: Array, along: SpectrumAxis, low: int, high: int, library: str)
     padded = _padded(x, rows * n2).reshape(lines, rows, n2)
     first = low // n2
     last = -(-high // n2)
-    sums = _dft_rows(padded, first, last, n1, library)
+    sums = _dft_rows(
+        padded,
+        first,
+        last,
+        n1,
+        library,
+    )
     flat = np.ascontiguousarray(sums).reshape(-1, n2, 1)
     k1 = np.tile(np.arange(first, last, dtype=np.int64), lines)
-    twiddle(flat, k1, along.length, -1)
+    twiddle(
+        flat,
+        k1,
+        along.length,
+        -1,
+    )
     spectrum: Array = get_library(library).c2c(flat, (1,), -1)
     return spectrum.reshape(*x.shape[:-1], -1)[..., low - first * n2 : high - first * n2]
 
 
-def _in_order(x: Array, along: SpectrumAxis, low: int, high: int, library: str) -> Array:
+def _in_order(
+    x: Array,
+    along: SpectrumAxis,
+    low: int,
+    high: int,
+    library: str,
+) -> Array:
     """Return frequencies low..high-1 along the last axis of x."""
     if not along.whole and x.shape[-1] <= MOST_ROWS:
         column = x.reshape(-1, x.shape[-1], 1)
-        return _dft_rows(column, low, high, along.length, library).reshape(*x.shape[:-1], -1)
+        return _dft_rows(
+            column,
+            low,
+            high,
+            along.length,
+            library,
+        ).reshape(*x.shape[:-1], -1)
     padded = _padded(x, along.length)
     if x.dtype.kind != "c" and along.half:
         half: Array = get_library(library).run(Call("r2c", (padded.ndim - 1,), -1), padded)
@@ -176,12 +248,27 @@ def spectrum_block(
         low, high = along.places(block)
         transform = _in_digits if len(along.digits) > 1 else _in_order
         lines = np.moveaxis(spectrum, along.axis, -1)
-        spectrum = np.moveaxis(transform(lines, along, low, high, library), -1, along.axis)
+        spectrum = np.moveaxis(
+            transform(
+                lines,
+                along,
+                low,
+                high,
+                library,
+            ),
+            -1,
+            along.axis,
+        )
     return spectrum
 
 
 @on_own_gpu
-def product(a: Array, b: Array, conjugate: bool, phase: ProductPhase) -> Any:
+def product(
+    a: Array,
+    b: Array,
+    conjugate: bool,
+    phase: ProductPhase,
+) -> Any:
     """Return the product of two blocks, optionally conjugating the second."""
     shape = np.broadcast_shapes(a.shape, b.shape)
     out = allocate_like(a, shape, np.result_type(a.dtype, b.dtype))

@@ -38,12 +38,22 @@ def _by_definition(x: Array, h: Array) -> Any:
     """Return the full convolution as sums of products."""
     convolve = scipy_signal(x).convolve
     if x.ndim > 1 or min(x.size, h.size) <= LONGEST_KERNEL:
-        return convolve(x, h, "full", "direct")
+        return convolve(
+            x,
+            h,
+            "full",
+            "direct",
+        )
     long, short = (x, h) if x.size >= h.size else (h, x)
     full = np.zeros_like(x, shape=(x.size + h.size - 1,))
     for start in range(0, short.size, LONGEST_KERNEL):
         piece = short[start : start + LONGEST_KERNEL]
-        full[start : start + long.size + piece.size - 1] += convolve(long, piece, "full", "direct")
+        full[start : start + long.size + piece.size - 1] += convolve(
+            long,
+            piece,
+            "full",
+            "direct",
+        )
     return full
 
 
@@ -68,16 +78,31 @@ def _convolved(
         full = _by_definition(x, h)
     else:
         axes = tuple(w.axis for w in windows)
-        full = scipy_signal(x).oaconvolve(x, h, "full", axes)
+        full = scipy_signal(x).oaconvolve(
+            x,
+            h,
+            "full",
+            axes,
+        )
     crop = [slice(None)] * full.ndim
     for w in windows:
         is_first = block_id[w.axis] == 0
         is_last = block_id[w.axis] == blocks[w.axis] - 1
-        crop[w.axis] = _samples_of_block(w, x.shape[w.axis], is_first, is_last)
+        crop[w.axis] = _samples_of_block(
+            w,
+            x.shape[w.axis],
+            is_first,
+            is_last,
+        )
     return full[tuple(crop)].astype(out_dtype, copy=False)
 
 
-def _samples_of_block(w: Window, length: int, is_first: bool, is_last: bool) -> slice:
+def _samples_of_block(
+    w: Window,
+    length: int,
+    is_first: bool,
+    is_last: bool,
+) -> slice:
     """Return a block's own samples of the full convolution of the block and its halo.
 
     >>> _samples_of_block(Window(0, 8, 3, 1, 8), length=6, is_first=False, is_last=False)
@@ -133,10 +158,23 @@ def by_overlap(inputs: Inputs, direct: bool) -> da.Array:
     dtype = _dtype_of_result(inputs, direct)
     if any(w.first < w.second for w in inputs.windows):  # the longer one comes first
         windows = tuple(replace(w, first=w.second, second=w.first) for w in inputs.windows)
-        inputs = replace(inputs, first=inputs.second, second=inputs.first, windows=windows)
+        inputs = replace(
+            inputs,
+            first=inputs.second,
+            second=inputs.first,
+            windows=windows,
+        )
     if all(w.start < w.second and w.count >= w.first - w.second + 1 for w in inputs.windows):
         return _by_blocks(inputs, direct, dtype)
-    windows = tuple(window(w.axis, w.first, w.second, "full") for w in inputs.windows)
+    windows = tuple(
+        window(
+            w.axis,
+            w.first,
+            w.second,
+            "full",
+        )
+        for w in inputs.windows
+    )
     full = _by_blocks(replace(inputs, windows=windows), direct, dtype)
     crop = [slice(None)] * full.ndim
     for w in inputs.windows:

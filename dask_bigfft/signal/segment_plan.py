@@ -231,7 +231,12 @@ class SegmentPlan:
             return
         text = f"at least {enough_bytes(peak)} per process for {self.function} of these chunks "
         text += f"with {self.machine.threads} threads, or smaller chunks, or fewer threads"
-        raise_invalid("memory_limit", human_bytes(limit), text, kind=MemoryLimitError)
+        raise_invalid(
+            "memory_limit",
+            human_bytes(limit),
+            text,
+            kind=MemoryLimitError,
+        )
 
     def explain(self) -> str:
         """Return the segments, the blocks and the forecast as text."""

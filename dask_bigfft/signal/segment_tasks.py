@@ -139,7 +139,12 @@ def spectra_of_block(
 
 
 @on_own_gpu
-def edges_of_block(block: Array, axis: int, count: int, block_id: tuple[int, ...]) -> Any:
+def edges_of_block(
+    block: Array,
+    axis: int,
+    count: int,
+    block_id: tuple[int, ...],
+) -> Any:
     """Return copies of the first and of the last `count` samples of a block, end to end."""
     if not is_on_gpu(block):
         block = plain_array(block, block_id)

@@ -73,7 +73,12 @@ def median_bias(count: int) -> float:
 
 
 def _parse_rate(fs: Any) -> float:
-    rate = parse_as(float, "fs", fs, "a positive number")
+    rate = parse_as(
+        float,
+        "fs",
+        fs,
+        "a positive number",
+    )
     if not 0 < rate < math.inf:
         raise_invalid("fs", fs, "a positive number")
     return rate
@@ -110,7 +115,12 @@ def _parse_detrend(detrend: Any, nperseg: int) -> Any:
     try:
         keeps_shape = np.shape(detrend(np.ones((2, nperseg)))) == (2, nperseg)
     except Exception as error:
-        raise_invalid("detrend", detrend, f"{allowed} ({error})", kind=ArgumentTypeError)
+        raise_invalid(
+            "detrend",
+            detrend,
+            f"{allowed} ({error})",
+            kind=ArgumentTypeError,
+        )
     if not keeps_shape:
         raise_invalid("detrend", detrend, allowed)
     return detrend
@@ -134,15 +144,30 @@ class SegmentArguments:
 
 def _keywords(arguments: SegmentArguments, n: int, real: bool) -> dict[str, Any]:
     """Return SciPy's keywords for an axis of `n` samples."""
-    parse_choice("scaling", arguments.scaling, "density", "spectrum")
+    parse_choice(
+        "scaling",
+        arguments.scaling,
+        "density",
+        "spectrum",
+    )
     window = arguments.window
     nperseg = arguments.nperseg
     if nperseg is None:
         is_named = isinstance(window, str | tuple)
         nperseg = min(256 if is_named else np.size(window) or 256, n)
-    nperseg = parse_count("nperseg", nperseg, 1, max(n, 1))
+    nperseg = parse_count(
+        "nperseg",
+        nperseg,
+        1,
+        max(n, 1),
+    )
     noverlap = nperseg // 2 if arguments.noverlap is None else arguments.noverlap
-    noverlap = parse_count("noverlap", noverlap, 0, nperseg - 1)
+    noverlap = parse_count(
+        "noverlap",
+        noverlap,
+        0,
+        nperseg - 1,
+    )
     nfft = nperseg if arguments.nfft is None else arguments.nfft
     onesided = parse_flag("return_onesided", arguments.return_onesided) and real
     return {
@@ -150,7 +175,12 @@ def _keywords(arguments: SegmentArguments, n: int, real: bool) -> dict[str, Any]
         "window": _parse_window(window, nperseg, onesided),
         "nperseg": nperseg,
         "noverlap": noverlap,
-        "nfft": parse_count("nfft", nfft, nperseg, 2**31),
+        "nfft": parse_count(
+            "nfft",
+            nfft,
+            nperseg,
+            2**31,
+        ),
         "detrend": _parse_detrend(arguments.detrend, nperseg),
         "return_onesided": onesided,
         "scaling": arguments.scaling,
@@ -203,8 +233,18 @@ def _parse_average(
     """Return the validated call of a function on one or two arrays."""
     parse_signal_options(options)
     on_gpu = is_on_gpu(arrays[0]._meta)
-    refuse_unsupported(options, arrays[0], function, forecast=True)
-    parse_choice("average", arguments.average, "mean", "median")
+    refuse_unsupported(
+        options,
+        arrays[0],
+        function,
+        forecast=True,
+    )
+    parse_choice(
+        "average",
+        arguments.average,
+        "mean",
+        "median",
+    )
     (axis,) = parse_axes("axis", (arguments.axis,), arrays[0].ndim)
     if arrays[0] is arrays[-1]:
         arrays = arrays[:1]
@@ -233,7 +273,12 @@ def _parse_average(
         machine=_machine(options, on_gpu),
     )
     plan.refuse_above_limit()
-    return SegmentCall(tuple(a.rechunk(plan.chunks) for a in arrays), plan, keywords, options)
+    return SegmentCall(
+        tuple(a.rechunk(plan.chunks) for a in arrays),
+        plan,
+        keywords,
+        options,
+    )
 
 
 def _spectra(call: SegmentCall) -> da.Array:
@@ -283,7 +328,14 @@ def _around_edges(a: da.Array, axis: int, count: int) -> da.Array:
     after = a.chunks[axis + 1 :]
     own_edges = tuple(2 * count for _ in cut)
     chunks = (*before, own_edges, *after)
-    ends: Any = by_block(edges_of_block, a, dtype=a.dtype, chunks=chunks, axis=axis, count=count)
+    ends: Any = by_block(
+        edges_of_block,
+        a,
+        dtype=a.dtype,
+        chunks=chunks,
+        axis=axis,
+        count=count,
+    )
     inner = (*(slice(None) for _ in before), slice(count, ends.shape[axis] - count))
     around: da.Array = ends[inner].rechunk({axis: own_edges[1:]})
     return around
@@ -298,7 +350,12 @@ def _averaged(call: SegmentCall) -> tuple[Array, da.Array]:
     average = average.transpose((*range(axis), last, *range(axis, last)))
     chunks = call.options.get("chunks")
     if chunks is not None:
-        cuts = parse_chunks(chunks, call.arrays[0].chunks, average.shape, average.dtype)
+        cuts = parse_chunks(
+            chunks,
+            call.arrays[0].chunks,
+            average.shape,
+            average.dtype,
+        )
         average = average if cuts is None else average.rechunk(cuts)
     return call.frequencies, cast("da.Array", average)
 
@@ -398,7 +455,14 @@ def csd(
         axis=axis,
         average=average,
     )
-    return _averaged(_parse_average(parse_pair(x, y), "csd", arguments, options))
+    return _averaged(
+        _parse_average(
+            parse_pair(x, y),
+            "csd",
+            arguments,
+            options,
+        )
+    )
 
 
 def welch(
@@ -461,7 +525,14 @@ memory_limit, **options
         average=average,
     )
     arrays = (parse_array(x, "fft"),)
-    return _averaged(_parse_average(arrays, "welch", arguments, options))
+    return _averaged(
+        _parse_average(
+            arrays,
+            "welch",
+            arguments,
+            options,
+        )
+    )
 
 
 def plan_segments(x: Any, y: Any = None, **keywords: Any) -> SegmentPlan:
@@ -498,5 +569,15 @@ def plan_segments(x: Any, y: Any = None, **keywords: Any) -> SegmentPlan:
     arguments = SegmentArguments(**values)
     options: Any = {name: value for name, value in keywords.items() if name not in names}
     if y is None:
-        return _parse_average((parse_array(x, "fft"),), "welch", arguments, options).plan
-    return _parse_average(parse_pair(x, y), "csd", arguments, options).plan
+        return _parse_average(
+            (parse_array(x, "fft"),),
+            "welch",
+            arguments,
+            options,
+        ).plan
+    return _parse_average(
+        parse_pair(x, y),
+        "csd",
+        arguments,
+        options,
+    ).plan

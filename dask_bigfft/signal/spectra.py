@@ -36,7 +36,12 @@ Scaling = Literal["density", "spectrum"]
 
 def _scale(lengths: Sequence[int], spacing: Sequence[float], scaling: Any) -> float:
     """Return the scale factor of a squared spectrum."""
-    parse_choice("scaling", scaling, "density", "spectrum")
+    parse_choice(
+        "scaling",
+        scaling,
+        "density",
+        "spectrum",
+    )
     pairs = zip(lengths, spacing, strict=True)
     return math.prod(d / n if scaling == "density" else 1 / (n * n) for n, d in pairs)
 
@@ -50,7 +55,12 @@ def _spectrum(
     options: SignalOptions,
 ) -> da.Array:
     """Return the power spectrum of one array, or the cross spectrum of two."""
-    _, along, spacing = parse_samples(arrays[0], axes, d, options)
+    _, along, spacing = parse_samples(
+        arrays[0],
+        axes,
+        d,
+        options,
+    )
     real = all(a.dtype.kind != "c" for a in arrays)
     transforms = Transforms(along, nonempty(arrays[0], along), real)
     chunks = options.get("chunks")
@@ -142,7 +152,14 @@ def power_spectrum(
     >>> power_spectrum([1.0, -1.0, 1.0, -1.0], scaling="spectrum").compute()
     array([0., 0., 1.])
     """
-    return _spectrum((parse_array(x, "fft"),), axes, d, scaling, onesided, options)
+    return _spectrum(
+        (parse_array(x, "fft"),),
+        axes,
+        d,
+        scaling,
+        onesided,
+        options,
+    )
 
 
 def cross_spectrum(
@@ -180,7 +197,14 @@ def cross_spectrum(
     >>> cross_spectrum(x, np.roll(x, 1), scaling="spectrum").compute().round(4)
     array([ 0.0625+0.j   ,  0.    -0.125j, -0.0625+0.j   ])
     """
-    return _spectrum(parse_pair(x, y), axes, d, scaling, onesided, options)
+    return _spectrum(
+        parse_pair(x, y),
+        axes,
+        d,
+        scaling,
+        onesided,
+        options,
+    )
 
 
 # --- averages over directions ---------------------------------------------------------------
@@ -197,7 +221,13 @@ def _binned(
 ) -> Array:
     """Return the power (real part) and number (imaginary part) of frequencies in each bin."""
     with phase.measured(block.nbytes):
-        return _sums_of_bins(block, axes, spacing, edges, block_id)
+        return _sums_of_bins(
+            block,
+            axes,
+            spacing,
+            edges,
+            block_id,
+        )
 
 
 def _sums_of_bins(
@@ -241,7 +271,12 @@ def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> A
         highest = min((n // 2) / (n * d) for n, d in zip(lengths, spacing, strict=True))
         return np.asarray((np.arange(int(highest / width + 1e-9) + 2) - 0.5) * width)
     allowed = "None, or two or more rising edges"
-    edges = parse_as(lambda values: np.asarray(values, float), "bins", bins, allowed)
+    edges = parse_as(
+        lambda values: np.asarray(values, float),
+        "bins",
+        bins,
+        allowed,
+    )
     if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
         raise_invalid("bins", bins, allowed)
     return edges
@@ -290,12 +325,22 @@ def radial_power_spectrum(
     >>> frequencies, power.compute()
     (array([0.   , 0.125, 0.25 , 0.375, 0.5  ]), array([1., 0., 0., 0., 0.]))
     """
-    array, along, spacing = parse_samples(x, axes, d, options)
+    array, along, spacing = parse_samples(
+        x,
+        axes,
+        d,
+        options,
+    )
     real = array.dtype.kind != "c"
     lengths = nonempty(array, along)
     scale = _scale(lengths, spacing, scaling)
     transforms = Transforms(along, lengths, real)
-    _, plan = planned(array, transforms, options, with_inverse=False)
+    _, plan = planned(
+        array,
+        transforms,
+        options,
+        with_inverse=False,
+    )
     edges = _edges(bins, lengths, spacing)
     spectrum = applied(array, plan)
     chunks = list(spectrum.chunks)
@@ -316,7 +361,12 @@ def radial_power_spectrum(
         sums = _sum_of_blocks(sums, axis)
     if len(along) > 1:
         sums = sums.squeeze(axis=along[:-1])
-    return (edges[1:] + edges[:-1]) / 2, by_block(_mean, sums, scale=scale, dtype=float)
+    return (edges[1:] + edges[:-1]) / 2, by_block(
+        _mean,
+        sums,
+        scale=scale,
+        dtype=float,
+    )
 
 
 def _sum_of_blocks(a: Any, axis: int) -> Any:

@@ -118,7 +118,12 @@ class TransferFunction:
     def _at_indices(self, indices: Sequence[Array], like: Array) -> Array:
         """Return the values at integer frequencies."""
         frequencies = []
-        for index, length, d in zip(indices, self.lengths, self.spacing, strict=True):
+        for index, length, d in zip(
+            indices,
+            self.lengths,
+            self.spacing,
+            strict=True,
+        ):
             step = 1.0 / (length * d)
             frequencies.append(np.asarray(index * step, like=like))
         return self.at(frequencies)
@@ -137,7 +142,12 @@ class TransferFunction:
         values = values.reshape((1,) * (frequencies[0].ndim - values.ndim) + values.shape)
         if values.dtype.kind not in "biufc":
             allowed = "a function that returns numbers"
-            raise_invalid("transfer", f"values of {values.dtype}", allowed, kind=ArgumentTypeError)
+            raise_invalid(
+                "transfer",
+                f"values of {values.dtype}",
+                allowed,
+                kind=ArgumentTypeError,
+            )
         is_zero = reduce(np.logical_and, [frequency == 0 for frequency in frequencies])
         if self.at_zero is not None and bool(is_zero.any()):
             values = np.where(is_zero, self.at_zero, values)
@@ -215,11 +225,21 @@ def try_function(transfer: TransferFunction, ndim: int, real: bool) -> None:
             tile = (*(slice(None),) * transfer.axes[position], slice(start, stop))
             part = list(frequencies)
             part[position] = frequencies[position][tile]
-            if not np.allclose(_tried(transfer, part), values[tile], TOLERANCE, tolerance):
+            if not np.allclose(
+                _tried(transfer, part),
+                values[tile],
+                TOLERANCE,
+                tolerance,
+            ):
                 allowed = "an element-wise function, which has the same values for parts"
                 raise_invalid("transfer", transfer.function, allowed)
     opposite = _tried(transfer, [-frequency for frequency in frequencies])
-    if real and not np.allclose(opposite, np.conj(values), TOLERANCE, tolerance):
+    if real and not np.allclose(
+        opposite,
+        np.conj(values),
+        TOLERANCE,
+        tolerance,
+    ):
         allowed = "H(-f) equal to the conjugate of H(f), or real=False for a complex result"
         raise_invalid("transfer", f"{transfer.function}, not Hermitian", allowed)
 
@@ -234,5 +254,10 @@ def _tried(transfer: TransferFunction, frequencies: Sequence[Array]) -> Array:
     except (TypeError, ValueError) as error:
         shapes = ", ".join(str(frequency.shape) for frequency in frequencies)
         allowed = f"a function of arrays of shapes {shapes} that returns shape {shape} ({error})"
-        raise_invalid("transfer", transfer.function, allowed, kind=ArgumentTypeError)
+        raise_invalid(
+            "transfer",
+            transfer.function,
+            allowed,
+            kind=ArgumentTypeError,
+        )
     return values

@@ -50,7 +50,13 @@ class Transforms:
         """Return the plan of the forward transform of an input."""
         extras = inner_extras(options, order=self.orders, chunks=chunks)
         name = "rfftn" if self.real else "fftn"
-        return make_plan(a, name, self.lengths, self.axes, **extras)
+        return make_plan(
+            a,
+            name,
+            self.lengths,
+            self.axes,
+            **extras,
+        )
 
     def inverse(
         self,
@@ -63,7 +69,14 @@ class Transforms:
         lengths = dict(zip(self.axes, self.lengths, strict=True))
         crops = {axis: w for axis, w in windows.items() if w != (0, lengths[axis])}
         name = "irfftn" if self.real else "ifftn"
-        return make_plan(a, name, self.lengths, self.axes, windows=crops, **extras)
+        return make_plan(
+            a,
+            name,
+            self.lengths,
+            self.axes,
+            windows=crops,
+            **extras,
+        )
 
 
 def planned(
@@ -90,11 +103,23 @@ def planned(
     ]
     best_price = (0, 0.0)
     if split:
-        best_price = _price(a, natural, best_plan, estimated, with_inverse)
+        best_price = _price(
+            a,
+            natural,
+            best_plan,
+            estimated,
+            with_inverse,
+        )
     for axis in split:
         transposed = replace(natural, transposed=axis)
         plan = transposed.forward(a, estimated)
-        price = _price(a, transposed, plan, estimated, with_inverse)
+        price = _price(
+            a,
+            transposed,
+            plan,
+            estimated,
+            with_inverse,
+        )
         if price < best_price:
             best = transposed
             best_plan = plan
@@ -125,7 +150,12 @@ def _price(
     plans = [forward]
     spec = forward.spec
     if with_inverse:
-        spectrum = da.zeros_like(a, spec.out_dtype, chunks=forward.chunks, shape=spec.out_shape)
+        spectrum = da.zeros_like(
+            a,
+            spec.out_dtype,
+            chunks=forward.chunks,
+            shape=spec.out_shape,
+        )
         plans.append(transforms.inverse(spectrum, {**options, "chunks": "auto"}, {}))
     return sum(len(p.travelling) for p in plans), sum(p.expected.seconds for p in plans)
 
@@ -151,7 +181,13 @@ class ProductPhase:
         started = time.perf_counter()
         yield
         seconds = time.perf_counter() - started
-        emit("product", plan=self.token, index=self.index, nbytes=nbytes, seconds=seconds)
+        emit(
+            "product",
+            plan=self.token,
+            index=self.index,
+            nbytes=nbytes,
+            seconds=seconds,
+        )
 
 
 def product_phase(spectrum: da.Array, plan: Plan) -> ProductPhase:
@@ -200,7 +236,12 @@ class SpectrumAxis:
 
         The array is on the current GPU if `like` is on a GPU.
         """
-        digits = flat_digits(0, self.length, self.order, real=self.half)
+        digits = flat_digits(
+            0,
+            self.length,
+            self.order,
+            real=self.half,
+        )
         index = index_of_places(digits, np.arange(*self.places(block)))
         index = np.where(index > self.length // 2, index - self.length, index)
         index = index.reshape([-1 if a == self.axis else 1 for a in range(len(block))])
@@ -211,7 +252,12 @@ class SpectrumAxis:
         index = self.index(block, like)
         if not self.half:
             return np.ones_like(index, float)
-        first = flat_digits(0, self.length, self.order, real=False)[0].radix
+        first = flat_digits(
+            0,
+            self.length,
+            self.order,
+            real=False,
+        )[0].radix
         return np.where(2 * index % first == 0, 1.0, 2.0)
 
 
@@ -219,7 +265,20 @@ def spectrum_axes(plan: Plan) -> tuple[SpectrumAxis, ...]:
     """Return the transformed axes of the spectrum that a plan makes."""
     spec = plan.spec
     axes = []
-    for axis, length, order in zip(spec.axes, spec.lengths, spec.orders_out, strict=True):
+    for axis, length, order in zip(
+        spec.axes,
+        spec.lengths,
+        spec.orders_out,
+        strict=True,
+    ):
         bounds = (0, *itertools.accumulate(plan.chunks[axis]))
-        axes.append(SpectrumAxis(axis, length, order, axis == spec.real_axis, bounds))
+        axes.append(
+            SpectrumAxis(
+                axis,
+                length,
+                order,
+                axis == spec.real_axis,
+                bounds,
+            )
+        )
     return tuple(axes)

@@ -165,7 +165,12 @@ def chunk_of(region: Region, shape: Shape) -> Shape:
 
 def chunk_region(chunk: Shape, shape: Shape, extent: Shape) -> Region:
     """Return the region of a chunk in an array, clipped to the array."""
-    axes = zip(chunk, shape, extent, strict=True)
+    axes = zip(
+        chunk,
+        shape,
+        extent,
+        strict=True,
+    )
     return tuple(slice(i * n, min(i * n + n, size)) for i, n, size in axes)
 
 
@@ -190,7 +195,12 @@ def few_chunks(
             if middle > cut.start:  # the first axis with several chunks
                 for part in (slice(cut.start, middle), slice(middle, cut.stop)):
                     half = (*region[:axis], part, *region[axis + 1 :])
-                    yield from few_chunks(half, shape, most, start)
+                    yield from few_chunks(
+                        half,
+                        shape,
+                        most,
+                        start,
+                    )
                 return
     pairs = zip(region, start, strict=True)
     yield region, tuple(slice(cut.start - at, cut.stop - at) for cut, at in pairs)
@@ -330,7 +340,13 @@ def packing_of(
     masked = bool(marks if dtype.kind in "fc" else fills)  # integers are never NaN
     if scale is None and offset is None and not masked and stored == dtype:
         return None
-    decoded = _decoded_dtype(stored, scale, offset, fills, masked)
+    decoded = _decoded_dtype(
+        stored,
+        scale,
+        offset,
+        fills,
+        masked,
+    )
     return Packing(
         variable,
         stored=stored,
@@ -478,7 +494,14 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
     folder: Any = ZipPath(path) if path.is_file() else path
     name = (component or "").strip("/")
     folder = folder / name if name else folder
-    missing = list(_missing_chunks(array, folder, levels, smallest))
+    missing = list(
+        _missing_chunks(
+            array,
+            folder,
+            levels,
+            smallest,
+        )
+    )
     if missing:
         total = math.prod(_counts(array.shape, smallest))
         count = sum(n for n, _ in missing)
@@ -502,7 +525,14 @@ def _missing_chunks(
         elif levels:
             with (folder / key).open("rb") as file:
                 nbytes = file.seek(0, os.SEEK_END)
-                for count, chunk in _lacking(file, 0, nbytes, levels, shape, extent):
+                for count, chunk in _lacking(
+                    file,
+                    0,
+                    nbytes,
+                    levels,
+                    shape,
+                    extent,
+                ):
                     yield count, f"{chunk} in the shard {key}"
 
 
@@ -536,7 +566,13 @@ def _lacking(
     inner_levels = levels[1:]
     smallest = tuple(levels[-1]["chunk_shape"])
     shape = tuple(sharding["chunk_shape"])
-    places = _shard_index(file, begin, nbytes, sharding, _counts(shard, shape))
+    places = _shard_index(
+        file,
+        begin,
+        nbytes,
+        sharding,
+        _counts(shard, shape),
+    )
     if places is None:
         return
     places = places[tuple(map(slice, _counts(part, shape)))]
@@ -550,7 +586,14 @@ def _lacking(
         if offset + length > nbytes:
             continue
         chunk = _part(place, shape, part)
-        for count, name in _lacking(file, begin + offset, length, inner_levels, shape, chunk):
+        for count, name in _lacking(
+            file,
+            begin + offset,
+            length,
+            inner_levels,
+            shape,
+            chunk,
+        ):
             yield count, f"{name} of chunk {place}"
 
 
@@ -577,7 +620,15 @@ def _shard_index(
 
 def _part(place: Shape, shape: Shape, extent: Shape) -> Shape:
     """Return the shape of a chunk, clipped to an array or to its part in a shard."""
-    return tuple(min(c, n - i * c) for i, c, n in zip(place, shape, extent, strict=True))
+    return tuple(
+        min(c, n - i * c)
+        for i, c, n in zip(
+            place,
+            shape,
+            extent,
+            strict=True,
+        )
+    )
 
 
 def _counts(extent: Shape, shape: Shape) -> Shape:

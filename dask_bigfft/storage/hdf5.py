@@ -193,7 +193,13 @@ class Places:
         for name, begins, room in external:
             nbytes = min(room, unread)
             unread -= nbytes
-            file = _file(name, own, "HDF5_EXTFILE_PREFIX", prefix, Path())
+            file = _file(
+                name,
+                own,
+                "HDF5_EXTFILE_PREFIX",
+                prefix,
+                Path(),
+            )
             if file is None:
                 continue
             self.files[file] = None
@@ -207,17 +213,34 @@ class Places:
         is_numbered = any("b" in re.findall("%(.)", name) for name in source)
         for number in count():
             file_name, name = (_numbered(part, number) for part in source)
-            exists = self._look_in_source(file_name, name, own, prefix)
+            exists = self._look_in_source(
+                file_name,
+                name,
+                own,
+                prefix,
+            )
             if exists is False and not is_numbered:  # numbered sources end at a gap
                 self.missing.append(f"{name} in {file_name}")
             if not exists or not is_numbered:
                 return
 
-    def _look_in_source(self, file_name: str, name: str, own: Path, prefix: bytes) -> bool | None:
+    def _look_in_source(
+        self,
+        file_name: str,
+        name: str,
+        own: Path,
+        prefix: bytes,
+    ) -> bool | None:
         """Collect the files of a dataset in the file of a source; return as `look` does."""
         file: Path | None = own
         if file_name != ".":
-            file = _file(file_name, own, "HDF5_VDS_PREFIX", prefix, own.parent)
+            file = _file(
+                file_name,
+                own,
+                "HDF5_VDS_PREFIX",
+                prefix,
+                own.parent,
+            )
         if file is None:
             return False
         exists = self.look(file, name)
@@ -260,7 +283,13 @@ def _linked_files(group: Any, name: str) -> Iterator[Path]:
             start = group.file["/"] if link.path.startswith("/") else group
             yield from _linked_files(start, link.path)
         elif isinstance(link, h5py.ExternalLink):
-            linked = _file(link.filename, own, "HDF5_EXT_PREFIX", b"", own.parent)
+            linked = _file(
+                link.filename,
+                own,
+                "HDF5_EXT_PREFIX",
+                b"",
+                own.parent,
+            )
             if linked is not None:
                 yield linked
                 with h5py.File(linked, "r") as file:
@@ -268,7 +297,13 @@ def _linked_files(group: Any, name: str) -> Iterator[Path]:
         group = group[part]
 
 
-def _file(name: str, own: Path, variable: str, prefix: bytes, beside: Path) -> Path | None:
+def _file(
+    name: str,
+    own: Path,
+    variable: str,
+    prefix: bytes,
+    beside: Path,
+) -> Path | None:
     """Return the file that HDF5 finds for a name in another file, or None.
 
     Parameters

@@ -345,7 +345,13 @@ def _folder_of(store: Any) -> Path | None:
 def _zarr_reader(stored: Any, folder: Path, packing: Packing | None = None) -> Reader:
     plain = plain_chunks(stored, folder)
     unit = stored.shards or stored.chunks
-    return Reader(stored, unit, plain, stored.order == "C", packing)
+    return Reader(
+        stored,
+        unit,
+        plain,
+        stored.order == "C",
+        packing,
+    )
 
 
 def grown(
@@ -418,11 +424,21 @@ def open_reader(path: Path, component: str | None = None, missing: float | None 
     name = str(path) if component is None else f"{component} in {path}"
     if path.is_dir() or path.suffix == ".zip":
         stored = _open_zarr(path, component)
-        packing = packing_of(name, zarr_attributes(stored), stored.dtype, missing)
+        packing = packing_of(
+            name,
+            zarr_attributes(stored),
+            stored.dtype,
+            missing,
+        )
         return _zarr_reader(stored, array_folder(path.resolve(), component), packing)
     if is_hdf5(path):
         stored = open_hdf5(path, component)
-        packing = packing_of(name, stored.attributes, stored.dtype, missing)
+        packing = packing_of(
+            name,
+            stored.attributes,
+            stored.dtype,
+            missing,
+        )
         return Reader(stored, stored.chunks, packing=packing)
     if component is not None:
         raise_invalid("component", component, "none: only Zarr groups and HDF5 files have them")

@@ -373,7 +373,12 @@ def created(
         dimension_names=labels.names or None,
         config={"write_empty_chunks": True},
     )
-    return Target(path, partial, array, root if grouped else array)
+    return Target(
+        path,
+        partial,
+        array,
+        root if grouped else array,
+    )
 
 
 def check_inner(inner: tuple[int, ...] | None, blocks: tuple[int, ...]) -> None:
@@ -382,7 +387,12 @@ def check_inner(inner: tuple[int, ...] | None, blocks: tuple[int, ...]) -> None:
         return
     allowed = f"divisors of the blocks' shape, {blocks}"
     if not isinstance(inner, Sequence) or not all(isinstance(n, Integral) for n in inner):
-        raise_invalid("inner_chunks", inner, allowed, kind=ArgumentTypeError)
+        raise_invalid(
+            "inner_chunks",
+            inner,
+            allowed,
+            kind=ArgumentTypeError,
+        )
     pairs = zip(inner, blocks, strict=False)
     if len(inner) != len(blocks) or any(n < 1 or block % n for n, block in pairs):
         raise_invalid("inner_chunks", inner, allowed)
@@ -392,7 +402,12 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
     """Raise an error if Zarr cannot store the dtype of a result."""
     zarr = zarr_package()
     try:
-        zarr.create_array(zarr.storage.MemoryStore(), shape=(1,), chunks=(1,), dtype=dtype)
+        zarr.create_array(
+            zarr.storage.MemoryStore(),
+            shape=(1,),
+            chunks=(1,),
+            dtype=dtype,
+        )
     except (TypeError, ValueError) as error:
         need = f"a dtype that Zarr can store ({error})"
         raise_invalid("source", f"with a result of {dtype}", need)
@@ -510,7 +525,12 @@ def reopened(path: Path, partial: Path) -> Target:
     with _reopening, zarr.config.set({"array.write_empty_chunks": True}):  # as in `created`
         root = zarr.open(local_store(partial), mode="r+")
         name = root.attrs[ATTRIBUTE].get("array")
-        return Target(path, partial, root[name] if name else root, root)
+        return Target(
+            path,
+            partial,
+            root[name] if name else root,
+            root,
+        )
 
 
 def read_attributes(path: Path) -> dict[str, Any]:

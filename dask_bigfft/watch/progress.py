@@ -81,7 +81,14 @@ def stages(plan: Plan) -> list[Stage]:
     for number, exchange in enumerate(plan.exchanges, 1):
         if number <= last:
             label = f"round {number} of {last}"
-            in_order.append(Stage(f"round{number}", label, exchange.nbytes, flops[number]))
+            in_order.append(
+                Stage(
+                    f"round{number}",
+                    label,
+                    exchange.nbytes,
+                    flops[number],
+                )
+            )
         else:
             in_order.append(Stage("unpack", "last exchange", exchange.nbytes))
     in_order.append(Stage(WRITE, "writing", plan.result.size * plan.spec.out_dtype.itemsize))
@@ -167,7 +174,12 @@ class PlanProgress:
             nbytes += stage.nbytes
             tasks = self.total[stage.key]
             if tasks:
-                yield StageProgress(stage, nbytes, min(self.finished[stage.key], tasks), tasks)
+                yield StageProgress(
+                    stage,
+                    nbytes,
+                    min(self.finished[stage.key], tasks),
+                    tasks,
+                )
                 nbytes = 0
 
     def summary(self) -> dict[str, Any]:
@@ -430,7 +442,12 @@ class TextDisplay:
             filled = 20 * nbytes // total if total else 0
             line = f"[{'#' * filled}{'.' * (20 - filled)}] {line_of(runs)}"
             end = "\n" if last else ""
-        print(f"\r{line.ljust(self._width)}", end=end, file=self.stream, flush=True)
+        print(
+            f"\r{line.ljust(self._width)}",
+            end=end,
+            file=self.stream,
+            flush=True,
+        )
         self._width = len(line)
 
 
@@ -528,7 +545,14 @@ class LocalProgress(Callback):  # type: ignore[misc, unused-ignore]
     def _pretask(self, key: Any, dsk: Any, state: Any) -> None:
         self.board.take(key, "processing")
 
-    def _posttask(self, key: Any, value: Any, dsk: Any, state: Any, worker: Any) -> None:
+    def _posttask(
+        self,
+        key: Any,
+        value: Any,
+        dsk: Any,
+        state: Any,
+        worker: Any,
+    ) -> None:
         self._show(self.board.take(key, "memory"))
 
     def _finish(self, dsk: Any, state: Any, failed: bool) -> None:

@@ -415,7 +415,12 @@ def _colour(phase: str, index: int) -> str:
     return COLOURS[phase]
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    anchor: str = "start",
+) -> str:
     """Return a text (SVG) at a point, in pixels from the upper left corner."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="{anchor}" '
@@ -435,11 +440,25 @@ def timeline(plan: Plan, spans: Sequence[Span], seconds: float) -> str:
     workers = sorted({place for place, _ in lanes})
     for (place, lane), top in tops.items():
         name = f"worker {workers.index(place)}, thread {lane}" if place else f"thread {lane}"
-        elements.append(_text(_MARGIN - 6, top + 10, name, "end"))
+        elements.append(
+            _text(
+                _MARGIN - 6,
+                top + 10,
+                name,
+                "end",
+            )
+        )
     for span in spans:
         if (span.place, span.lane) in tops:
             x = _MARGIN + (span.start - spans[0].start) * scale
-            elements.append(_bar(span, x, tops[span.place, span.lane], scale))
+            elements.append(
+                _bar(
+                    span,
+                    x,
+                    tops[span.place, span.lane],
+                    scale,
+                )
+            )
     elements += _times(seconds, scale, bottom + 16)
     hidden = len(lanes) - len(tops)
     if hidden:
@@ -463,7 +482,12 @@ def _colours_by_name(plan: Plan, spans: Iterable[Span]) -> dict[str, str]:
     return colours
 
 
-def _bar(span: Span, x: float, y: float, scale: float) -> str:
+def _bar(
+    span: Span,
+    x: float,
+    y: float,
+    scale: float,
+) -> str:
     """Return the bar of a span (SVG), with `scale` pixels for a second."""
     seconds = span.stop - span.start
     width = max(seconds * scale, 0.3)
@@ -483,7 +507,14 @@ def _times(seconds: float, scale: float, y: float) -> list[str]:
     for number in range(int(seconds / step) + 1):
         time = number * step
         label = human_seconds(time) if number else "0"
-        times.append(_text(_MARGIN + time * scale, y, label, "middle"))
+        times.append(
+            _text(
+                _MARGIN + time * scale,
+                y,
+                label,
+                "middle",
+            )
+        )
     return times
 
 

@@ -49,7 +49,12 @@ def parse_dims(array: Any, dim: Dims, default: Callable[[Hashable], bool]) -> li
     """Return the requested dimensions; by default those for which `default` returns True."""
     if not isinstance(array, xr.DataArray):
         allowed = "an xarray.DataArray or xarray.Dataset"
-        raise_invalid("array", type(array).__qualname__, allowed, kind=ArgumentTypeError)
+        raise_invalid(
+            "array",
+            type(array).__qualname__,
+            allowed,
+            kind=ArgumentTypeError,
+        )
     if dim is None:
         dims = [name for name in array.dims if default(name)]
         if not dims:
@@ -111,7 +116,12 @@ def over_variables(
     def function(name: str, /, array: Any, dim: Dims = None, **keywords: Any) -> Any:
         refuse_unknown(keywords, work, *inner(name))
         if not isinstance(array, xr.Dataset):
-            return work(name, array, dim, **keywords)
+            return work(
+                name,
+                array,
+                dim,
+                **keywords,
+            )
         dims = _dims(array, dim, spectral)
         if dim is None and not dims:
             _refuse_without_frequencies(array)
@@ -121,7 +131,12 @@ def over_variables(
             if isinstance(chunks, Mapping):
                 others = set(array.dims) - set(variable.dims)
                 keywords["chunks"] = {d: cut for d, cut in chunks.items() if d not in others}
-            transformed[key] = work(name, variable, dims, **keywords)
+            transformed[key] = work(
+                name,
+                variable,
+                dims,
+                **keywords,
+            )
         return _replaced(array, transformed, dims)
 
     return function
@@ -193,7 +208,14 @@ def computed(
     if isinstance(chunks, Mapping):
         extras = extras | {"chunks": _numbered(chunks, arrays[0].dims, renamed)}
     data = (array.data for array in arrays)
-    return with_dims(arrays[0].dims, work, *data, axes=axes, **arguments, **extras)
+    return with_dims(
+        arrays[0].dims,
+        work,
+        *data,
+        axes=axes,
+        **arguments,
+        **extras,
+    )
 
 
 def _numbered(
@@ -227,7 +249,12 @@ def rebuilt(
     for name, variable in renamed.values():
         if variable is not None:
             coords[name] = variable
-    return _named(array, data, dims, coords)
+    return _named(
+        array,
+        data,
+        dims,
+        coords,
+    )
 
 
 def _named(
@@ -242,7 +269,12 @@ def _named(
     """
     if isinstance(data, da.Array) and not isinstance(array.data, da.Array):
         data = data.compute()
-    named = xr.DataArray(data, dims=dims, coords=coords, attrs=array.attrs)
+    named = xr.DataArray(
+        data,
+        dims=dims,
+        coords=coords,
+        attrs=array.attrs,
+    )
     named.name = array.name
     return named
 
@@ -283,7 +315,12 @@ def prepared(
     dtype = np.result_type(array.dtype, least)
     result = array
     if detrend is not None:
-        result = _detrended(array, dims, dtype, is_linear=detrend == "linear")
+        result = _detrended(
+            array,
+            dims,
+            dtype,
+            is_linear=detrend == "linear",
+        )
     windows = []
     if window is not None:
         windows = [_window(window, array.sizes[dim]) for dim in dims]
@@ -362,19 +399,43 @@ def forward(
         samples[last] = replace(samples[last], length=parse_length("n", n, 1))
     elif name == "hfft":
         samples[last] = replace(samples[last], length=2 * (array.sizes[last] - 1))
-    source, _ = prepared(array, dims, detrend, window)
+    source, _ = prepared(
+        array,
+        dims,
+        detrend,
+        window,
+    )
     lengths = [own.length for own in samples.values()]
     renamed = {old: f"{PREFIX}{old}" for old in dims}
     (work,) = _inner(name)
-    data = computed(work, [source], renamed, extras, norm=norm, s=lengths)
+    data = computed(
+        work,
+        [source],
+        renamed,
+        extras,
+        norm=norm,
+        s=lengths,
+    )
     if name in COSINES:
         kind = extras.get("type", 2)
         frequencies = {old: cosine_frequencies(own, name, kind) for old, own in samples.items()}
     else:
         frequencies = _frequencies(array, data, samples)
-    result = with_frequencies(array, data, frequencies, samples, shifted)
+    result = with_frequencies(
+        array,
+        data,
+        frequencies,
+        samples,
+        shifted,
+    )
     by_new_name = {renamed[old]: own for old, own in samples.items()}
-    return _physical(result, by_new_name, true_phase, true_amplitude, -1)
+    return _physical(
+        result,
+        by_new_name,
+        true_phase,
+        true_amplitude,
+        -1,
+    )
 
 
 def _shifted_dims(
@@ -445,12 +506,28 @@ def inverse(
     samples = {old: remembered(array, old, old == half) for old in dims}
     if name in COSINES:
         natural = []
-        _refuse_parts_of_cosines(array, samples, name, extras)
+        _refuse_parts_of_cosines(
+            array,
+            samples,
+            name,
+            extras,
+        )
     else:
         natural = _natural_dims(dims, extras)
         for old in natural:
-            refuse_parts(array, old, samples[old], old == half)
-    spectrum = _physical(array, samples, true_phase, true_amplitude, 1)
+            refuse_parts(
+                array,
+                old,
+                samples[old],
+                old == half,
+            )
+    spectrum = _physical(
+        array,
+        samples,
+        true_phase,
+        true_amplitude,
+        1,
+    )
     sizes = {old: array.sizes[old] for old in dims}
     if half is not None:
         samples[half] = samples[half].resampled(length)
@@ -460,7 +537,14 @@ def inverse(
     spectrum = _in_natural_order(spectrum, [old for old in natural if old != half])
     renamed = {old: own.dim for old, own in samples.items()}
     (work,) = _inner(name)
-    data = computed(work, [spectrum], renamed, extras, norm=norm, s=list(sizes.values()))
+    data = computed(
+        work,
+        [spectrum],
+        renamed,
+        extras,
+        norm=norm,
+        s=list(sizes.values()),
+    )
     coords = {}
     for old, own in samples.items():
         count = data.shape[array.get_axis_num(old)]  # of a Hermitian sequence half is stored
@@ -486,7 +570,13 @@ def _refuse_parts_of_cosines(
     """Refuse a cosine or sine transform that has lost frequencies since it was made."""
     for dim, own in samples.items():
         waves = cosine_frequencies(own, name, extras.get("type", 2))
-        refuse_parts(array, dim, own, False, waves)
+        refuse_parts(
+            array,
+            dim,
+            own,
+            False,
+            waves,
+        )
 
 
 def _in_natural_order(array: xr.DataArray, dims: Sequence[Hashable]) -> xr.DataArray:
@@ -521,4 +611,9 @@ def both_shifted(name: str, array: xr.DataArray, dim: Dims = None) -> xr.DataArr
     for key, coordinate in array.coords.items():
         own_places = {old: index for old, index in places.items() if old in coordinate.dims}
         coords[key] = coordinate.isel(own_places)
-    return _named(array, data, array.dims, coords)
+    return _named(
+        array,
+        data,
+        array.dims,
+        coords,
+    )

@@ -84,7 +84,12 @@ class Samples:
         if self.is_time:
             return replace(self, length=length, step=step)._in_whole_steps()
         whole = self.dtype is None or np.dtype(self.dtype).kind not in "iu" or step.is_integer()
-        return replace(self, length=length, step=step, dtype=self.dtype if whole else "float64")
+        return replace(
+            self,
+            length=length,
+            step=step,
+            dtype=self.dtype if whole else "float64",
+        )
 
     def _in_whole_steps(self) -> "Samples":
         """Return the times in the coarsest unit with whole steps, else in the finest that fits."""
@@ -99,7 +104,13 @@ class Samples:
             if max(abs(first), abs(last)) >= 2**63:
                 break
             dtype = f"{np.dtype(self.dtype).kind}8[{unit}]"
-            samples = replace(samples, first=first, step=step, time_unit=unit, dtype=dtype)
+            samples = replace(
+                samples,
+                first=first,
+                step=step,
+                time_unit=unit,
+                dtype=dtype,
+            )
         return samples
 
     def coordinate(self, count: int) -> xr.Variable | None:
@@ -135,7 +146,12 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
         places = np.asarray(import_module("cftime").date2num(places, SINCE)).astype("m8[us]")
     if places.dtype.kind not in "iufmM":
         need = f"numbers or times, or none: drop_vars({dim!r})"
-        raise_invalid(f"coordinate {dim}", f"of dtype {places.dtype}", need, kind=ArgumentTypeError)
+        raise_invalid(
+            f"coordinate {dim}",
+            f"of dtype {places.dtype}",
+            need,
+            kind=ArgumentTypeError,
+        )
     dtype = str(places.dtype)
     time_unit = "ns"
     if places.dtype.kind in "mM":  # in their own unit: years before 1678 are not in nanoseconds
@@ -171,12 +187,22 @@ def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
         for field in ("first", "units", "dtype", "time_unit", "calendar"):
             if f"direct_{field}" in attrs:
                 fields[field] = attrs[f"direct_{field}"]
-        return Samples(direct, length, step=float(attrs["direct_step"]), **fields)
+        return Samples(
+            direct,
+            length,
+            step=float(attrs["direct_step"]),
+            **fields,
+        )
     if dim not in array.coords:
         return Samples(direct, length)
     frequencies = array.coords[dim].values
     spacing = float(np.abs(np.diff(frequencies)).min()) if size > 1 else 1.0
-    return Samples(direct, length, step=1 / (spacing * max(1, length)), dtype="float64")
+    return Samples(
+        direct,
+        length,
+        step=1 / (spacing * max(1, length)),
+        dtype="float64",
+    )
 
 
 def refuse_parts(

@@ -51,4 +51,9 @@ def refuse_unknown(keywords: Mapping[str, Any], *functions: Callable[..., Any]) 
             nearest = difflib.get_close_matches(name, known, 1)
             allowed = f"`{nearest[0]}`, or " if nearest else ""
             allowed += f"another keyword: {', '.join(known)}"
-        raise_invalid(name, value, allowed, kind=ArgumentTypeError)
+        raise_invalid(
+            name,
+            value,
+            allowed,
+            kind=ArgumentTypeError,
+        )

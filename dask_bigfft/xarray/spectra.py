@@ -65,7 +65,13 @@ def _labelled(
     shifted: Sequence[Hashable] = (),
 ) -> xr.DataArray:
     """Return a squared spectrum with frequencies and units; its inverse has lags from 0 on."""
-    spectrum = with_frequencies(arrays[0], data, places, samples, shifted)
+    spectrum = with_frequencies(
+        arrays[0],
+        data,
+        places,
+        samples,
+        shifted,
+    )
     spectrum.attrs = _units(arrays, samples, scaling)
     for dim in places:
         attrs = spectrum[f"{PREFIX}{dim}"].attrs
@@ -78,7 +84,12 @@ def _labelled(
 def _aligned(array: xr.DataArray, other: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
     """Return two arrays of the same dimensions and coordinates, the second one transposed."""
     try:
-        first, second = xr.align(array, other, join="exact", copy=False)
+        first, second = xr.align(
+            array,
+            other,
+            join="exact",
+            copy=False,
+        )
         return first, second.transpose(*first.dims)
     except (TypeError, ValueError) as error:
         raise_invalid("other", type(other).__qualname__, f"an array like the first ({error})")
@@ -104,12 +115,24 @@ def _spectrum(
         dims = [*(name for name in dims if name != real_dim), real_dim]
     sources = []
     for array in arrays:
-        source, windows = prepared(array, dims, detrend, window)
+        source, windows = prepared(
+            array,
+            dims,
+            detrend,
+            window,
+        )
         sources.append(source)
     samples = {name: samples_of(arrays[0], name) for name in dims}
     distances = [abs(own.spacing) for own in samples.values()]
     renamed = {name: f"{PREFIX}{name}" for name in dims}
-    data = computed(work, sources, renamed, extras, d=distances, scaling=scaling)
+    data = computed(
+        work,
+        sources,
+        renamed,
+        extras,
+        d=distances,
+        scaling=scaling,
+    )
     if not parse_flag("window_correction", window_correction):
         return samples, data
     if window is None:
@@ -135,7 +158,13 @@ def _squared(
 ) -> xr.DataArray:
     """Return the power spectrum of one array, or the cross spectrum of two."""
     work = signal.power_spectrum if len(arrays) == 1 else signal.cross_spectrum
-    samples, data = _spectrum(work, arrays, dim, scaling, **extras)
+    samples, data = _spectrum(
+        work,
+        arrays,
+        dim,
+        scaling,
+        **extras,
+    )
     half = list(samples)[-1] if all(array.dtype.kind != "c" for array in arrays) else None
     frequencies = {}
     for name, own in samples.items():
@@ -144,7 +173,14 @@ def _squared(
     shifted = []
     if parse_flag("shift", shift):
         shifted = [name for name in samples if name != half]
-    return _labelled(arrays, data, frequencies, samples, scaling, shifted)
+    return _labelled(
+        arrays,
+        data,
+        frequencies,
+        samples,
+        scaling,
+        shifted,
+    )
 
 
 def _common_unit(samples: Mapping[Hashable, Samples]) -> str | None:
@@ -180,7 +216,13 @@ def _isotropic(
         radii.append(middles)
         return power
 
-    samples, data = _spectrum(work, [array], dim, scaling, **extras)
+    samples, data = _spectrum(
+        work,
+        [array],
+        dim,
+        scaling,
+        **extras,
+    )
     unit = _common_unit(samples)
     *others, last = samples
     transformed = [key for key, coord in array.coords.items() if {*coord.dims} & {*samples}]
@@ -208,7 +250,13 @@ def _averaged(arrays: Sequence[xr.DataArray], dim: Dims, **keywords: Any) -> xr.
         length = round(1 / abs(frequencies[1] * own.spacing))
     samples = {name: replace(own, length=length)}
     signed = {name: frequencies * np.sign(own.spacing)}
-    return _labelled(arrays, data, signed, samples, keywords.get("scaling", "density"))
+    return _labelled(
+        arrays,
+        data,
+        signed,
+        samples,
+        keywords.get("scaling", "density"),
+    )
 
 
 #: Functions that work for each function of this module, and to which it passes keywords on.

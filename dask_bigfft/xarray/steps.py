@@ -58,7 +58,12 @@ def _raise_uneven(
     usual = float(np.median(sizes))
     regular = np.abs(sizes - usual) <= TOLERANCE * usual
     gaps = np.flatnonzero(~regular)
-    spread = _range_text(sizes.min(), sizes.max(), units, seconds)
+    spread = _range_text(
+        sizes.min(),
+        sizes.max(),
+        units,
+        seconds,
+    )
     months = _months(values, sizes)
     if months is not None:
         irregularity = f"with steps of {months}"
@@ -153,7 +158,12 @@ def _step_text(step: float, units: str | None, seconds: float | None) -> str:
     return f"{duration * 1e9:g} ns"
 
 
-def _range_text(low: float, high: float, units: str | None, seconds: float | None) -> str:
+def _range_text(
+    low: float,
+    high: float,
+    units: str | None,
+    seconds: float | None,
+) -> str:
     """Return two steps with their unit.
 
     >>> _range_text(28.0, 31.0, None, 86400.0), _range_text(1.0, 25.0, None, 3600.0)

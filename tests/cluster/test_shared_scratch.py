@@ -30,7 +30,12 @@ def folder(client, tmp_path):
         yield tmp_path
 
 
-def attempt(folder, kind, out, scratch):
+def attempt(
+    folder,
+    kind,
+    out,
+    scratch,
+):
     """Do a run; return what it says."""
     try:
         dask_bigfft.run(folder / "in.zarr", folder / out, kind, scratch=folder / scratch, **ASKED)
@@ -39,7 +44,12 @@ def attempt(folder, kind, out, scratch):
     return "done"
 
 
-def during(monkeypatch, folder, first, second):
+def during(
+    monkeypatch,
+    folder,
+    first,
+    second,
+):
     """Do the second run in the middle of the first; return what each says."""
     begun = threading.Event()
     go_on = threading.Event()
@@ -68,7 +78,10 @@ def during(monkeypatch, folder, first, second):
     ],
 )
 def test_a_scratch_folder_is_refused_while_a_run_uses_it_or_one_inside(
-    folder, monkeypatch, used, other
+    folder,
+    monkeypatch,
+    used,
+    other,
 ):
     """By another run, and by the same one that is started twice; later it is free."""
     calls = [("fft", "out.zarr", used), (*other, "scratch")]

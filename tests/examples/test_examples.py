@@ -49,7 +49,12 @@ def check_comparison(content, warm_runs):
 
 
 @pytest.mark.parametrize(("script", "arguments", "says"), SCRIPTS)
-def test_examples(script, arguments, says, tmp_path):
+def test_examples(
+    script,
+    arguments,
+    says,
+    tmp_path,
+):
     process = run(EXAMPLES / f"{script}.py", *arguments, cwd=tmp_path)
     for text in says:
         assert re.search(text, process.stdout), process.stdout

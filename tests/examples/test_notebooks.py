@@ -36,7 +36,14 @@ def test_notebook_runs(name, tmp_path):
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",  # draws into the notebook
         "DASK_BIGFFT__PLANNER__SMALL": "64 MiB",  # as users have it
     }
-    python("-c", PROGRAM, NOTEBOOKS / f"{name}.ipynb", tmp_path, result, env=variables)
+    python(
+        "-c",
+        PROGRAM,
+        NOTEBOOKS / f"{name}.ipynb",
+        tmp_path,
+        result,
+        env=variables,
+    )
     cells = json.loads(result.read_text(encoding="utf-8"))["cells"]
     outputs = [output for cell in cells for output in cell.get("outputs", ())]
     assert any("image/png" in output.get("data", {}) for output in outputs)

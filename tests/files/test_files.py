@@ -24,7 +24,13 @@ def aligned(size, shift=0):
 @pytest.mark.parametrize("begin", [0, 4096, 100])
 @pytest.mark.parametrize("shift", [0, 64])
 @pytest.mark.parametrize("size", [0, 5, files.LEAST, files.LEAST + 4095, 5_000_001])
-def test_bytes_go_where_they_belong(tmp_path, direct, begin, shift, size):
+def test_bytes_go_where_they_belong(
+    tmp_path,
+    direct,
+    begin,
+    shift,
+    size,
+):
     path = tmp_path / "file"
     wanted = bytearray(RNG.bytes(size + begin + 5000))
     path.write_bytes(wanted)

@@ -45,7 +45,14 @@ def kill(processes):
 
     def kill(at, destination="out.zarr", source="in.zarr", threads=1, **options):
         requested = {**ASKED, "scratch": "scratch", **options}
-        code = processes(dying_runs.run_and_die, at, threads, source, destination, **requested)
+        code = processes(
+            dying_runs.run_and_die,
+            at,
+            threads,
+            source,
+            destination,
+            **requested,
+        )
         assert code == -signal.SIGKILL
 
     return kill

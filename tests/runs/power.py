@@ -53,7 +53,13 @@ class Moment:
     synced: Nodes
     written: Nodes
 
-    def restore(self, folder: Path, names: str, contents: str, rng: random.Random) -> None:
+    def restore(
+        self,
+        folder: Path,
+        names: str,
+        contents: str,
+        rng: random.Random,
+    ) -> None:
         """Make a folder what it may be after a loss of power at this moment."""
         places: dict[tuple[int, str], int] = {}
         before = places_of(self.synced)
@@ -94,7 +100,12 @@ class Moment:
         os.utime(path, ns=(node.changed, node.changed))
 
 
-def _left(was: Node | None, is_: Node | None, contents: str, rng: random.Random) -> bytes:
+def _left(
+    was: Node | None,
+    is_: Node | None,
+    contents: str,
+    rng: random.Random,
+) -> bytes:
     """Return what is left of a file."""
     old = was.content if was is not None else b""
     new = is_.content if is_ is not None else old

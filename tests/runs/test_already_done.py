@@ -37,7 +37,13 @@ def everything(folder):
 @pytest.mark.parametrize("place", ENDS)
 @pytest.mark.parametrize("destination", ["out.zarr", "in.zarr"])
 def test_killed_after_the_end(
-    source_folder, kill, undisturbed, counted, capsys, destination, place
+    source_folder,
+    kill,
+    undisturbed,
+    counted,
+    capsys,
+    destination,
+    place,
 ):
     """In its source's place it would be transformed once more."""
     requested = {**ASKED, "scratch": "scratch", "overwrite": destination == "in.zarr"}
@@ -122,7 +128,10 @@ def test_a_changed_source_or_result_is_not_already_done(source_folder, name, cha
 @pytest.mark.parametrize("change", ["value", "gone", "attribute"])
 @pytest.mark.parametrize("destination", ["out.zarr", "in.zarr"])
 def test_killed_before_cleaning_up_a_changed_result_is_not_already_done(
-    source_folder, kill, destination, change
+    source_folder,
+    kill,
+    destination,
+    change,
 ):
     """Also where there is a scratch folder left, which goes only when all is well."""
     place = "dask_bigfft.runs.run_json.clear"
@@ -222,7 +231,12 @@ def test_in_the_place_of_an_array_of_a_group(source_folder, kill, place):
     ],
 )
 def test_killed_while_an_old_array_is_replaced(
-    source_folder, processes, undisturbed, destination, after, names
+    source_folder,
+    processes,
+    undisturbed,
+    destination,
+    after,
+    names,
 ):
     """Which may be the source: it comes back, or is not asked for any more, and nothing is left."""
     if destination != "in.zarr":
@@ -278,7 +292,11 @@ def remove(path):
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("make", [a_file, a_folder, a_link, an_array])
 def test_what_comes_to_the_place_of_a_result_is_not_replaced(
-    source_folder, undisturbed, counted, make, overwrite
+    source_folder,
+    undisturbed,
+    counted,
+    make,
+    overwrite,
 ):
     """An array may be, with overwrite=True. The run is finished when the place is free."""
     text = "came while the run went on"
@@ -312,7 +330,10 @@ def test_what_comes_to_the_place_of_a_result_is_not_replaced(
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_what_comes_at_the_last_moment_is_not_replaced(
-    source_folder, undisturbed, monkeypatch, overwrite
+    source_folder,
+    undisturbed,
+    monkeypatch,
+    overwrite,
 ):
     """Between a look and the move, and where the old array has just left its place."""
     if overwrite:

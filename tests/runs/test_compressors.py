@@ -151,7 +151,12 @@ def test_codecs_that_can_be_read_only_once():
 @pytest.mark.parametrize("compressors", [None, FAST, [FAST, CRC]])
 def test_a_killed_run_goes_on_with_the_same_compressors_alone(source_folder, kill, compressors):
     dask_bigfft.run(
-        "in.zarr", "whole.zarr", "fft", block_size=2**12, compressors=compressors, scratch="whole"
+        "in.zarr",
+        "whole.zarr",
+        "fft",
+        block_size=2**12,
+        compressors=compressors,
+        scratch="whole",
     )
     for after in (500, 545):
         kill(after, compressors=compressors, resume=True)
@@ -205,7 +210,12 @@ def test_too_little_room_for_what_may_shrink_is_a_warning(monkeypatch):
     assert not values_of("out.zarr").any()
 
 
-def forecast(shape, compressors, lazy, carrier):
+def forecast(
+    shape,
+    compressors,
+    lazy,
+    carrier,
+):
     """Return the forecast peak of a run in chunks of 64 MiB, with two threads."""
     chunks = (4096, 1024)
     options = {"chunks": chunks}
@@ -214,7 +224,12 @@ def forecast(shape, compressors, lazy, carrier):
         request = RunRequest(Path(), Path("out.zarr"), compressors=compressors, array=x)
     else:
         zarr.create_array(
-            "in.zarr", shape=shape, chunks=chunks, dtype="c16", compressors=None, overwrite=True
+            "in.zarr",
+            shape=shape,
+            chunks=chunks,
+            dtype="c16",
+            compressors=None,
+            overwrite=True,
         )
         request = RunRequest(Path("in.zarr"), Path("out.zarr"), compressors=compressors)
     settings = {"num_workers": 2, "scheduler": "threads", "bigfft.exchange.carrier": carrier}

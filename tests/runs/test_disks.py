@@ -47,7 +47,11 @@ OF_CHUNK = r"a chunk of the result of 64.00 kiB.*\.partial-[\w.-]+/c/"
     ],
 )
 def test_no_room_for_the_result_scratch_files_or_the_record_of_the_run(
-    kind: str, scratch: str | None, inner: tuple[int, ...] | None, most: int, text: str
+    kind: str,
+    scratch: str | None,
+    inner: tuple[int, ...] | None,
+    most: int,
+    text: str,
 ) -> None:
     """The file and what is missing are named, the source is as it was, nothing looks complete.
 

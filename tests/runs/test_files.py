@@ -190,7 +190,14 @@ def test_rows_of_any_dtype_and_shape(counted, kind, dtype):
     options = {"bigfft.exchange.carrier": "disk", "bigfft.scratch.row-size": "64 B"}
     size = 6 * 5 * 14 * values.itemsize
     with dask.config.set(options):
-        report = dask_bigfft.run("in", "out.zarr", kind, rounds=rounds, block_size=size, **where)
+        report = dask_bigfft.run(
+            "in",
+            "out.zarr",
+            kind,
+            rounds=rounds,
+            block_size=size,
+            **where,
+        )
     assert report.plan.from_rows
     wide = values.astype(values.dtype.newbyteorder("="))
     wanted = getattr(np.fft, kind)(wide, **where)
@@ -206,7 +213,12 @@ def test_formats(name):
     assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
 
 
-def zipped(name, values, component=None, missing=()):
+def zipped(
+    name,
+    values,
+    component=None,
+    missing=(),
+):
     with zarr.storage.ZipStore(name, mode="w") as store:
         holder = zarr if component is None else zarr.create_group(store)
         where = {"store": store} if component is None else {"name": component}
@@ -299,7 +311,12 @@ def test_hdf5_datasets_are_found_by_name():
 def test_blocks_of_the_result_are_its_chunks_or_shards(counted, chunks, inner):
     values = stored("in.zarr", complex_values(30, 28), (5, 7))
     dask_bigfft.run(
-        "in.zarr", "out.zarr", chunks=chunks, block_size=600, scratch="s", inner_chunks=inner
+        "in.zarr",
+        "out.zarr",
+        chunks=chunks,
+        block_size=600,
+        scratch="s",
+        inner_chunks=inner,
     )
     array = result()
     assert counted["sink_write bytes"] == values.nbytes  # each once
@@ -310,7 +327,14 @@ def test_blocks_of_the_result_are_its_chunks_or_shards(counted, chunks, inner):
 def test_half_precision_stays_half():
     values = RNG.normal(size=(16, 9)).astype("f2")
     stored("in.zarr", values, (4, 9))
-    dask_bigfft.run("in.zarr", "out.zarr", "irfft", axis=0, scratch="s", block_size=80)
+    dask_bigfft.run(
+        "in.zarr",
+        "out.zarr",
+        "irfft",
+        axis=0,
+        scratch="s",
+        block_size=80,
+    )
     assert result().dtype == np.float16
     wanted = np.fft.irfft(values.astype("f4"), axis=0)
     assert relative_l2(result()[...].astype("f4"), wanted) < 1e-3

@@ -74,7 +74,14 @@ def test_the_inverse_of_a_stored_product_has_the_attributes_of_the_source(tmp_pa
     product.drop_vars("freq_y", errors="ignore").to_dataset().to_zarr(tmp_path / "out.zarr")
     for source, named in ((tmp_path / "out.zarr", {"component": "T"}), (product, {})):
         axes = ("freq_time", "freq_x")
-        report = run(source, tmp_path / "back.zarr", "irfftn", axes=axes, overwrite=True, **named)
+        report = run(
+            source,
+            tmp_path / "back.zarr",
+            "irfftn",
+            axes=axes,
+            overwrite=True,
+            **named,
+        )
         same(xr.open_zarr(report.path)["T"], field())
 
 
@@ -100,7 +107,14 @@ def test_a_group_is_resumed_found_again_and_replaced_as_a_whole(tmp_path):
     source, named = stored(3, tmp_path / "in.zarr")
     target = tmp_path / "out.zarr"
     scratch = tmp_path / "scratch"
-    request = RunRequest(source, target, "fftn", scratch=scratch, resume=True, **named)
+    request = RunRequest(
+        source,
+        target,
+        "fftn",
+        scratch=scratch,
+        resume=True,
+        **named,
+    )
     request = replace(request, options={"chunks": (6, 16, 5)})
 
     def dies(result, sink):

@@ -62,7 +62,14 @@ def test_what_a_worker_of_an_earlier_life_stores_late_does_not_count(
     board = Board(tmp_path / "board")
     requested: dict[str, Any] = {"block_size": 4 * 24 * 16, "scratch": scratch}
     with Processes(tmp_path / "cluster", 1) as cluster:
-        killed(cluster, board, tmp_path / "said", source, out, **requested)
+        killed(
+            cluster,
+            board,
+            tmp_path / "said",
+            source,
+            out,
+            **requested,
+        )
         real = targets.created
 
         def created(*arguments: Any, **labels: Any) -> targets.Target:
@@ -94,8 +101,23 @@ def test_a_run_goes_on_while_a_worker_is_busy_with_the_one_that_was_killed(tmp_p
     requested: dict[str, Any] = {"block_size": 4 * 24 * 16, "scratch": scratch}
     requested["settings"] = {"bigfft.planner.whole-axis-floor": 1}
     with Processes(tmp_path / "cluster", 1, threads=2) as cluster:
-        killed(cluster, board, said, source, out, **requested)
-        again = started(run_on, cluster.file, str(said), source, out, **requested, resume=True)
+        killed(
+            cluster,
+            board,
+            said,
+            source,
+            out,
+            **requested,
+        )
+        again = started(
+            run_on,
+            cluster.file,
+            str(said),
+            source,
+            out,
+            **requested,
+            resume=True,
+        )
         again.join(LONGEST / 4)
         ended = again.exitcode
         again.kill()

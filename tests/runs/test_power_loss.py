@@ -50,7 +50,14 @@ def prepared(request, tmp_path, monkeypatch):
 
     def resume():
         source, out, scratch = (folder / name for name in ("in.zarr", destination, "scratch"))
-        dask_bigfft.run(source, out, "fft", scratch=scratch, resume=True, **requested)
+        dask_bigfft.run(
+            source,
+            out,
+            "fft",
+            scratch=scratch,
+            resume=True,
+            **requested,
+        )
         names = [path.name for path in folder.iterdir() if any(path.iterdir())]
         by_path = contents(folder).items()
         return sorted(names), {name: data for name, data in by_path if "zarr.json" not in name}

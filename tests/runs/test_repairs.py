@@ -45,7 +45,12 @@ FILTER_WRITTEN = 1000
 
 
 @pytest.mark.parametrize("damage", ["a bit of each", "a bit", "cut", "gone"])
-def test_damaged_scratch_files_are_made_once_more(source_folder, kill, undisturbed, damage):
+def test_damaged_scratch_files_are_made_once_more(
+    source_folder,
+    kill,
+    undisturbed,
+    damage,
+):
     """From the source on, where what they were made of is gone; the result is the same."""
     kill(450)
     assert done_so_far()[0] == 16
@@ -74,7 +79,12 @@ def test_damaged_scratch_files_are_made_once_more(source_folder, kill, undisturb
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "processes"])
-def test_the_command_line_repairs_files_too(source_folder, kill, undisturbed, scheduler):
+def test_the_command_line_repairs_files_too(
+    source_folder,
+    kill,
+    undisturbed,
+    scheduler,
+):
     """What runs its tasks is still there for those that make them once more."""
     kill(450)
     path = sorted(Path("scratch").glob("exchange1/to-*.shards"))[0]
@@ -97,7 +107,11 @@ def half_written(number):
 
 @pytest.mark.parametrize(("after", "number"), [(450, 1), (800, 2), (1050, 3)])
 def test_what_a_repair_has_left_of_files_is_not_taken_for_whole(
-    source_folder, kill, undisturbed, after, number
+    source_folder,
+    kill,
+    undisturbed,
+    after,
+    number,
 ):
     """A block that writes its shards once more writes them all, also those for finished blocks."""
     kill(after)
@@ -124,7 +138,11 @@ def test_what_a_repair_has_left_of_files_is_not_taken_for_whole(
 
 @pytest.mark.parametrize(("files_", "times"), [(9, 1), (2, 3), (1, 4)])
 def test_a_run_gives_up_where_the_same_file_is_damaged_again_and_again(
-    source_folder, undisturbed, monkeypatch, files_, times
+    source_folder,
+    undisturbed,
+    monkeypatch,
+    files_,
+    times,
 ):
     """Many files may be damaged, each independently of the others."""
     monkeypatch.setattr(run_json, "forget_damaged", lambda *_: None)
@@ -199,7 +217,13 @@ def lose(paths):
 
 @pytest.mark.parametrize("inner", [None, (BLOCK // 4,)])
 @pytest.mark.parametrize("until", ["some are stored", "all are stored"])
-def test_what_is_lost_of_the_result_is_made_once_more(source_folder, kill, counted, inner, until):
+def test_what_is_lost_of_the_result_is_made_once_more(
+    source_folder,
+    kill,
+    counted,
+    inner,
+    until,
+):
     """More of it than damaged scratch files are made once more; what is whole is left alone."""
     requested = {**ASKED, "inner_chunks": inner}
     dask_bigfft.run("in.zarr", "whole.zarr", **requested, scratch="whole")
@@ -232,7 +256,12 @@ def test_what_is_lost_of_the_result_is_made_once_more(source_folder, kill, count
     ],
 )
 def test_files_of_the_right_size_with_other_contents_are_noticed(
-    source_folder, kill, counted, more, sync, noticed
+    source_folder,
+    kill,
+    counted,
+    more,
+    sync,
+    noticed,
 ):
     """Zeros, as a loss of power leaves them, and a flipped bit.
 

@@ -77,7 +77,11 @@ def test_blocks_that_nobody_has_sized_fit_into_memory(source_folder, monkeypatch
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_run_killed_again_and_again_is_the_same_to_the_bit(
-    source_folder, kill, undisturbed, counted, threads
+    source_folder,
+    kill,
+    undisturbed,
+    counted,
+    threads,
 ):
     """Every life ends some events later; the last one only does what is left."""
     before = [0] * 4
@@ -100,7 +104,12 @@ def test_a_run_killed_again_and_again_is_the_same_to_the_bit(
 
 
 @pytest.mark.parametrize("rounds", [[16, -1], [-1, 16]])
-def test_a_run_without_files_at_its_ends(source_folder, kill, counted, rounds):
+def test_a_run_without_files_at_its_ends(
+    source_folder,
+    kill,
+    counted,
+    rounds,
+):
     """Rows of the source are read where they lie; a block of the last round is many chunks."""
     values = zarr.open_array("in.zarr")[...]
     shutil.rmtree("in.zarr")
@@ -131,14 +140,25 @@ def test_a_run_without_files_at_its_ends(source_folder, kill, counted, rounds):
         "shutil.rmtree",
     ],
 )
-def test_killed_at_the_beginning_and_at_the_end(source_folder, kill, undisturbed, place):
+def test_killed_at_the_beginning_and_at_the_end(
+    source_folder,
+    kill,
+    undisturbed,
+    place,
+):
     kill(place)
     again()
     assert files("out.zarr") == undisturbed
     assert sorted(p.name for p in source_folder.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
 
 
-def test_from_the_command_line(source_folder, kill, undisturbed, counted, capsys):
+def test_from_the_command_line(
+    source_folder,
+    kill,
+    undisturbed,
+    counted,
+    capsys,
+):
     """A run that Python has begun is gone on with by the same words, with the same bytes."""
     kill(260)
     assert main(command("")) == 2
@@ -321,7 +341,12 @@ def test_at_its_end_a_run_leaves_the_scratch_folder_of_the_next_one(source_folde
 
 
 @pytest.mark.parametrize("code", [errno.EBUSY, errno.EACCES])
-def test_a_scratch_folder_that_cannot_go_stays_empty(source_folder, undisturbed, monkeypatch, code):
+def test_a_scratch_folder_that_cannot_go_stays_empty(
+    source_folder,
+    undisturbed,
+    monkeypatch,
+    code,
+):
     """As a disk that is mounted there, or one whose folder above is another user's."""
     Path("scratch").mkdir()
     real = Path.rmdir
@@ -461,7 +486,14 @@ def test_a_run_killed_at_random_moments_is_the_same_to_the_bit(number, tmp_path,
         seconds = time.monotonic() - begun
         for _ in range(5):
             after = 10**9 if by_clock else rng.randint(1, len(seen) // 6)
-            life = started(dying_runs.run_and_die, after, threads, source, out, **requested)
+            life = started(
+                dying_runs.run_and_die,
+                after,
+                threads,
+                source,
+                out,
+                **requested,
+            )
             life.join(rng.uniform(0.2, 3) * seconds if by_clock else 120)
             life.kill()
             life.join()

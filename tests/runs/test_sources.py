@@ -380,7 +380,13 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("destination", "scratch", "name", "text"), PLACES)
-def test_places_inside_of_each_other_are_refused(group, destination, scratch, name, text):
+def test_places_inside_of_each_other_are_refused(
+    group,
+    destination,
+    scratch,
+    name,
+    text,
+):
     """Nothing is made then; what lies in a scratch folder would be deleted at the end."""
     before = sorted(Path().rglob("*"))
     with pytest.raises(ArgumentError, match=rf"`{name}`=.*{text}"):
@@ -404,7 +410,12 @@ def test_paths_that_no_file_can_have_are_refused_by_name(group, name, given):
     ("destination", "scratch", "name"),
     [("real/a/out", None, "destination"), ("out.zarr", "real/a/s", "scratch")],
 )
-def test_the_folder_that_a_component_is_a_link_to_is_the_source(group, destination, scratch, name):
+def test_the_folder_that_a_component_is_a_link_to_is_the_source(
+    group,
+    destination,
+    scratch,
+    name,
+):
     Path("real").mkdir()
     (group / "a").rename("real/a")
     os.symlink(os.path.abspath("real/a"), group / "a")

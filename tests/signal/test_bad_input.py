@@ -52,5 +52,10 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("call", "argument", "value", "kind"), refusals(REFUSED))
-def test_bad_input_is_refused_by_name(call, argument, value, kind):
+def test_bad_input_is_refused_by_name(
+    call,
+    argument,
+    value,
+    kind,
+):
     assert_refused(call, argument, value, kind)

@@ -63,7 +63,12 @@ def pairs(draw):
     dtypes=st.tuples(*[st.sampled_from(["f8", "f4", "c16", "i4"])] * 2),
     name=st.sampled_from(["fftconvolve", "oaconvolve"]),
 )
-def test_convolution_over_axes(pair, mode, dtypes, name):
+def test_convolution_over_axes(
+    pair,
+    mode,
+    dtypes,
+    name,
+):
     shapes, chunks, axes = pair
     arrays = [random_array(s, d, i) for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))]
     lazy = [da.from_array(a, chunks=c) for a, c in zip(arrays, chunks, strict=True)]
@@ -80,7 +85,13 @@ def test_convolution_over_axes(pair, mode, dtypes, name):
     name=st.sampled_from(["convolve", "correlate"]),
     method=st.sampled_from(["auto", "fft", "direct"]),
 )
-def test_convolution_over_all_axes(pair, mode, complex_, name, method):
+def test_convolution_over_all_axes(
+    pair,
+    mode,
+    complex_,
+    name,
+    method,
+):
     shapes, chunks, _ = pair
     arrays = [random_array(s, "c16" if complex_ else "f8", i) for i, s in enumerate(shapes)]
     lazy = [da.from_array(a, chunks=c) for a, c in zip(arrays, chunks, strict=True)]
@@ -259,7 +270,13 @@ def test_each_array_longer_along_one_axis(mode):
         ((600, 40), (100, 40), (3, 9)),
     ],
 )
-def test_kernels_of_few_and_of_many_rows(mode, dtype, shape, chunks, kernel):
+def test_kernels_of_few_and_of_many_rows(
+    mode,
+    dtype,
+    shape,
+    chunks,
+    kernel,
+):
     """Rows are summed one by one, or by FFTs."""
     a = random_array(shape, dtype, 0)
     b = random_array(kernel, dtype, 1)

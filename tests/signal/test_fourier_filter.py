@@ -54,7 +54,13 @@ def frequencies_of(shape, axes, spacing):
     return arrays
 
 
-def expected_of(x, function, axes, spacing, at_zero=None):
+def expected_of(
+    x,
+    function,
+    axes,
+    spacing,
+    at_zero=None,
+):
     """The product of the whole spectrum, and back."""
     values = function(*frequencies_of(x.shape, axes, spacing))
     if at_zero is not None:
@@ -81,7 +87,15 @@ def require_close(result, expected, error):
 @pytest.mark.parametrize("function", [smooth, delay, derivative, constant])
 @pytest.mark.parametrize(("dtype", "out_dtype", "error"), DTYPES)
 @pytest.mark.parametrize(("shape", "chunks", "axes"), LAYOUTS)
-def test_a_function_multiplies_the_spectrum(shape, chunks, axes, dtype, out_dtype, error, function):
+def test_a_function_multiplies_the_spectrum(
+    shape,
+    chunks,
+    axes,
+    dtype,
+    out_dtype,
+    error,
+    function,
+):
     x = random_array(shape, dtype, 3)
     along = range(len(shape)) if axes is None else np.atleast_1d(axes) % len(shape)
     spacing = [0.5 + axis for axis in range(len(along))]
@@ -98,7 +112,13 @@ def test_a_function_multiplies_the_spectrum(shape, chunks, axes, dtype, out_dtyp
 @pytest.mark.parametrize("as_dask", [False, True])
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 @pytest.mark.parametrize(("shape", "chunks", "axes"), LAYOUTS)
-def test_an_array_multiplies_the_spectrum_in_natural_order(shape, chunks, axes, dtype, as_dask):
+def test_an_array_multiplies_the_spectrum_in_natural_order(
+    shape,
+    chunks,
+    axes,
+    dtype,
+    as_dask,
+):
     x = random_array(shape, dtype, 4)
     along = [*range(len(shape))] if axes is None else [int(a) % len(shape) for a in np.ravel(axes)]
     lengths = [shape[axis] for axis in along]

@@ -34,7 +34,13 @@ def exchanges(y):
     scaling=st.sampled_from(["density", "spectrum"]),
     onesided=st.booleans(),
 )
-def test_a_power_spectrum_is_a_periodogram(data, n, complex_, scaling, onesided):
+def test_a_power_spectrum_is_a_periodogram(
+    data,
+    n,
+    complex_,
+    scaling,
+    onesided,
+):
     x = random_array((n,), "c16" if complex_ else "f8", 1)
     lazy = da.from_array(x, chunks=(data.draw(chunks_of(n)),))
     power = signal.power_spectrum(lazy, d=0.5, scaling=scaling, onesided=onesided)
@@ -70,7 +76,14 @@ def test_a_cross_spectrum_is_that_of_one_segment(data, n, complex_):
     detrend=st.sampled_from(["constant", "linear", False, lambda segments: segments - 1]),
     scaling=st.sampled_from(["density", "spectrum"]),
 )
-def test_segments(data, n, complex_, average, detrend, scaling):
+def test_segments(
+    data,
+    n,
+    complex_,
+    average,
+    detrend,
+    scaling,
+):
     x, y = (random_array((3, n), "c16" if complex_ else "f8", i) for i in range(2))
     nperseg = data.draw(st.integers(1, n))
     options = {
@@ -116,7 +129,12 @@ def by_direction(x, d, edges):
 
 @FEWER
 @given(data=st.data(), shape=shapes(3), complex_=st.booleans(), given_=st.booleans())
-def test_radial_averages(data, shape, complex_, given_):
+def test_radial_averages(
+    data,
+    shape,
+    complex_,
+    given_,
+):
     x = random_array(shape, "c16" if complex_ else "f8", 1)
     lazy = da.from_array(x, chunks=data.draw(chunkings(shape)))
     d = tuple(0.5 + 0.25 * a for a in range(len(shape)))

@@ -269,7 +269,14 @@ def by_hand(name=""):
     record = PlanRecord(rss_before=100, rss_peak=400)
     for index, start in ((1, 10.0), (2, 12.0)):
         for lane in (0, 1):
-            span = Span("round", index, start + lane, start + lane + 1, lane, 128)
+            span = Span(
+                "round",
+                index,
+                start + lane,
+                start + lane + 1,
+                lane,
+                128,
+            )
             record.spans.append(span)
             total = Total(1, 128, 1.0, span.start, span.stop)
             record.totals["round", index] = total.plus(record.totals.get(("round", index)))

@@ -1,5 +1,6 @@
 """Runs that were killed when all was done are not done twice; what only looks like that is."""
 
+import itertools
 import json
 import os
 import re
@@ -289,8 +290,22 @@ def remove(path):
         shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("make", [a_file, a_folder, a_link, an_array])
+def test_an_array_that_comes_to_the_place_of_a_result_is_replaced_if_allowed(
+    source_folder, undisturbed
+):
+    with when_first_stored(lambda: an_array(Path("out.zarr"))):
+        again(overwrite=True)
+    assert files("out.zarr") == undisturbed
+
+
+#: What comes to the place of a result, and whether an array may be replaced.
+COMERS = [
+    *itertools.product([a_file, a_folder, a_link], [False, True]),
+    (an_array, False),
+]
+
+
+@pytest.mark.parametrize(("make", "overwrite"), COMERS)
 def test_what_comes_to_the_place_of_a_result_is_not_replaced(
     source_folder,
     undisturbed,
@@ -298,13 +313,8 @@ def test_what_comes_to_the_place_of_a_result_is_not_replaced(
     make,
     overwrite,
 ):
-    """An array may be, with overwrite=True. The run is finished when the place is free."""
+    """The run is finished when the place is free."""
     text = "came while the run went on"
-    if overwrite and make is an_array:
-        with when_first_stored(lambda: make(Path("out.zarr"))):
-            again(overwrite=True)
-        assert files("out.zarr") == undisturbed
-        return
     for scratch in (None, "scratch"):
         refused = pytest.raises(ArgumentError, match=f"`destination`=.*{text}")
         with when_first_stored(lambda: make(Path("out.zarr"))), refused:

@@ -238,27 +238,38 @@ def test_a_report_of_counters_alone_has_means():
     assert [replace(row, limit=None) for row in twice.rows] == run.rows
 
 
-def test_a_report_has_every_phase_with_its_forecast():
-    x = blocks(10)
-    y = fft.fft2(x)
+@pytest.fixture(scope="module")
+def computed():
+    """A transform that has been computed once."""
+    y = fft.fft2(blocks(10))
     y.compute(scheduler="threads")
-    (run,) = report(y).runs
+    return y
+
+
+def test_a_report_has_the_plan_and_every_block(computed):
+    (run,) = report(computed).runs
     assert run.runs == 1
     assert "runs" not in dict(run.summary)
-    blocks_of = [round_.target.blocks for round_ in run.plan.rounds]
-    assert len([span for span in run.spans if span.phase == "round"]) == sum(blocks_of)
-    assert run.plan == dask_bigfft.plan(x, "fft2")
-    forecasts = {(p.name, p.index): p for p in phase_forecasts(run.plan)}
-    rows = {(row.phase, row.index): row for row in run.rows}
-    for phase in (("round", 1), ("round", 2)):
-        assert rows[phase].count == forecasts[phase].count
-        assert rows[phase].nbytes == forecasts[phase].nbytes
-        assert rows[phase].forecast == forecasts[phase].seconds
-        parts = sum(row.seconds for row in run.rows if row.is_part and row.index == phase[1])
-        assert parts <= rows[phase].seconds * 1.0001
-    assert all(row.limit for row in by_hand("m").rows)
+    count = sum(round_.target.blocks for round_ in run.plan.rounds)
+    assert len([span for span in run.spans if span.phase == "round"]) == count
+    assert run.plan == dask_bigfft.plan(blocks(10), "fft2")
     assert " busy " in str(run)
-    assert "forecast" in str(report(y))
+    assert "forecast" in str(report(computed))
+
+
+@pytest.mark.parametrize("index", [1, 2])
+def test_a_report_has_each_round_with_its_forecast(computed, index):
+    (run,) = report(computed).runs
+    (forecast,) = (p for p in phase_forecasts(run.plan) if (p.name, p.index) == ("round", index))
+    (row,) = (row for row in run.rows if (row.phase, row.index) == ("round", index))
+    assert (row.count, row.nbytes) == (forecast.count, forecast.nbytes)
+    assert row.forecast == forecast.seconds
+    parts = sum(part.seconds for part in run.rows if part.is_part and part.index == index)
+    assert parts <= row.seconds * 1.0001
+
+
+def test_rows_have_a_limit_by_the_profile_of_a_machine():
+    assert all(row.limit for row in by_hand("m").rows)
 
 
 def by_hand(name=""):

@@ -21,12 +21,19 @@ VALUES = random_array((32, 40), "f8", 0)
 KERNEL = random_array((3, 5), "f8", 1)
 LIMITS = TileLimits(0, least=256, run_nbytes=64)
 
+
+def gaussian(*frequencies):
+    """Return a transfer function that smooths."""
+    return np.exp(-sum(f**2 for f in frequencies))
+
+
 #: Functions that transform whole axes: of an array and of options.
 BY_SPECTRA = {
     "fftconvolve": lambda x, **options: signal.fftconvolve(x, x + 1, **options),
     "fftconvolve with a kernel": lambda x, **options: signal.fftconvolve(x, KERNEL, **options),
     "convolve": lambda x, **options: signal.convolve(x, KERNEL, **options),
     "correlate": lambda x, **options: signal.correlate(x, KERNEL, method="fft", **options),
+    "fourier_filter": lambda x, **options: signal.fourier_filter(x, gaussian, **options),
     "gradient": lambda x, **options: signal.gradient(x, 0, **options),
     "laplacian": signal.laplacian,
     "poisson": signal.poisson,

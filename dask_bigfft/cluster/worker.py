@@ -83,9 +83,9 @@ class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         prefault, pinned, block = self.numbers
         pinned = pinned if pinned and dispatch.leases() is not None else 0
         for nbytes in filter(None, (pinned, prefault)):
-            count, rest = divmod(nbytes, block)
+            count, remaining_nbytes = divmod(nbytes, block)
             default_arena().prefault(block, count=count, threads=worker.state.nthreads)
-            default_arena().prefault(rest, threads=worker.state.nthreads)
+            default_arena().prefault(remaining_nbytes, threads=worker.state.nthreads)
 
     def teardown(self, worker: Any) -> None:
         """Free idle memory."""

@@ -455,16 +455,16 @@ def _by_method(
     )
     if method == "direct":
         refuse_unsupported(options, inputs.first, "method 'direct'")
-    result: Any = _convolution(
+    convolution: Any = _convolution(
         inputs,
         method,
         options,
         correlated=correlated,
     )
     dtype = np.result_type(inputs.first.dtype, inputs.second.dtype)
-    if result.dtype.kind == "f" and dtype.kind not in "fc":
-        result = da.rint(result)
-    return cast("da.Array", result.astype(dtype))
+    if convolution.dtype.kind == "f" and dtype.kind not in "fc":
+        convolution = da.rint(convolution)
+    return cast("da.Array", convolution.astype(dtype))
 
 
 def convolve(

@@ -301,7 +301,7 @@ def _spectra(call: SegmentCall) -> da.Array:
     def spectra(arrays: Sequence[da.Array], starts: list[range]) -> Any:
         chunks = list(arrays[0].chunks)
         chunks[axis] = tuple(1 if summed else len(own) for own in starts)
-        result: Any = da.map_blocks(
+        spectra_or_sums: Any = da.map_blocks(
             spectra_of_block,
             *arrays,
             dtype=work.dtype,
@@ -311,7 +311,7 @@ def _spectra(call: SegmentCall) -> da.Array:
             starts=starts,
             work=work,
         )
-        return result if summed else without_empty(result)
+        return spectra_or_sums if summed else without_empty(spectra_or_sums)
 
     inside = spectra(call.arrays, plan.inside)
     if not any(plan.across):

@@ -173,9 +173,9 @@ def _replaced(
     unchanged = {key: a for key, a in dataset.data_vars.items() if key not in transformed}
     coords = {key: c for key, c in dataset.coords.items() if not set(c.dims) & set(dims)}
     attrs = without_frequency_attrs(dataset.attrs, [*frequency_attrs(dataset).values()])
-    result = xr.Dataset(unchanged, coords=coords, attrs=attrs).assign(transformed)
-    record_variables(result, transformed)
-    return result[list(dataset.data_vars)]
+    replaced = xr.Dataset(unchanged, coords=coords, attrs=attrs).assign(transformed)
+    record_variables(replaced, transformed)
+    return replaced[list(dataset.data_vars)]
 
 
 def _orders(extras: dict[str, Any], count: int) -> tuple[str, ...]:
@@ -290,16 +290,16 @@ def _physical(
 
     `samples` has the samples of each dimension of frequencies.
     """
-    result = array
+    physical = array
     if parse_flag("true_phase", phase):
         for dim, own in samples.items():
             turns = np.exp(sign * 2j * np.pi * (array[dim].values * own.start % 1))
             turns = turns.astype(np.result_type(array.dtype, np.complex64))
-            result = result * xr.DataArray(turns, {dim: array[dim]}, [dim])
+            physical = physical * xr.DataArray(turns, {dim: array[dim]}, [dim])
     if parse_flag("true_amplitude", amplitude):
         distances = [abs(own.spacing) for own in samples.values()]
-        result = result * array.dtype.type(math.prod(distances) ** -sign)
-    return array.copy(data=result.data)  # products lose the name, and in older xarray attributes
+        physical = physical * array.dtype.type(math.prod(distances) ** -sign)
+    return array.copy(data=physical.data)  # products lose the name, and in older xarray attributes
 
 
 def prepared(
@@ -313,9 +313,9 @@ def prepared(
         raise_invalid("detrend", detrend, "'constant', 'linear' or None")
     least = np.float32 if array.dtype.kind in "fc" else np.float64
     dtype = np.result_type(array.dtype, least)
-    result = array
+    windowed = array
     if detrend is not None:
-        result = _detrended(
+        windowed = _detrended(
             array,
             dims,
             dtype,
@@ -325,8 +325,8 @@ def prepared(
     if window is not None:
         windows = [_window(window, array.sizes[dim]) for dim in dims]
     for dim, values in zip(dims, windows, strict=False):
-        result = result * xr.DataArray(values.astype(dtype), dims=[dim])
-    return result.transpose(*array.dims), windows
+        windowed = windowed * xr.DataArray(values.astype(dtype), dims=[dim])
+    return windowed.transpose(*array.dims), windows
 
 
 def _detrended(
@@ -354,10 +354,10 @@ def _detrended(
         if isinstance(array.data, da.Array):
             source = array.copy(data=bind(source.data, trend.data))
         trends.append(trend)
-    result = source
+    detrended = source
     for trend in trends:
-        result = result - trend
-    return result
+        detrended = detrended - trend
+    return detrended
 
 
 def _window(window: Any, length: int) -> npt.NDArray[Any]:
@@ -421,7 +421,7 @@ def forward(
         frequencies = {old: cosine_frequencies(own, name, kind) for old, own in samples.items()}
     else:
         frequencies = _frequencies(array, data, samples)
-    result = with_frequencies(
+    spectrum = with_frequencies(
         array,
         data,
         frequencies,
@@ -430,7 +430,7 @@ def forward(
     )
     by_new_name = {renamed[old]: own for old, own in samples.items()}
     return _physical(
-        result,
+        spectrum,
         by_new_name,
         true_phase,
         true_amplitude,
@@ -549,10 +549,10 @@ def inverse(
     for old, own in samples.items():
         count = data.shape[array.get_axis_num(old)]  # of a Hermitian sequence half is stored
         coords[old] = own.dim, own.coordinate(count)
-    result = rebuilt(array, data, coords)
+    restored = rebuilt(array, data, coords)
     coordinates = [array[old].attrs for old in dims]
-    result.attrs = source_attrs(array.attrs, coordinates, array.name)
-    return result
+    restored.attrs = source_attrs(array.attrs, coordinates, array.name)
+    return restored
 
 
 def _natural_dims(dims: Sequence[Hashable], extras: dict[str, Any]) -> list[Hashable]:

@@ -230,9 +230,9 @@ def _isotropic(
     attrs = {} if unit is None else {"units": unit}
     new_dim = f"{PREFIX}r"
     radius = xr.Variable((new_dim,), radii[0], attrs)
-    result = rebuilt(template, data, {last: (new_dim, radius)})
-    result.attrs = _units([array], samples, scaling)
-    return result
+    isotropic = rebuilt(template, data, {last: (new_dim, radius)})
+    isotropic.attrs = _units([array], samples, scaling)
+    return isotropic
 
 
 def _averaged(arrays: Sequence[xr.DataArray], dim: Dims, **keywords: Any) -> xr.DataArray:

@@ -11,13 +11,15 @@ import pytest
 from support import heard, python
 
 from dask_bigfft import events, files
-from dask_bigfft.memory import allocate
 
 RNG = np.random.default_rng(3)
 
 
 def aligned(size, shift=0):
-    return allocate((size + shift + (1 << 20),), np.uint8)[shift : shift + size]
+    """Return bytes that begin some bytes after a unit of direct I/O."""
+    memory = np.empty(size + shift + files.UNIT, np.uint8)
+    start = -memory.ctypes.data % files.UNIT + shift
+    return memory[start : start + size]
 
 
 @pytest.mark.parametrize("direct", [True, False])

@@ -29,7 +29,7 @@ from dask_bigfft.exchange.shards import exchange_map
 from dask_bigfft.gpu.gather import Crossing, crosses, gathered, spread, view_of
 from dask_bigfft.gpu.links import gpus as gpus_here
 from dask_bigfft.gpu.peers import TRANSPORTS, transport_of
-from dask_bigfft.graph.layer import cut_blocks
+from dask_bigfft.graph.cutting import cut_blocks
 
 #: Shape, dtype, and the grids of blocks.
 THREE_AXES = ((8, 1, 1), (16, 1, 1), (64, 1, 1), (2, 2, 2), (4, 4, 4))

@@ -17,6 +17,7 @@ from dask.array.utils import meta_from_array
 from dask.base import is_dask_collection
 
 from dask_bigfft import config
+from dask_bigfft.carriers.names import Chunks
 from dask_bigfft.config import is_int
 from dask_bigfft.errors import (
     ArgumentTypeError,
@@ -26,7 +27,6 @@ from dask_bigfft.errors import (
 )
 from dask_bigfft.events import running_client
 from dask_bigfft.gpu.dispatch import missing
-from dask_bigfft.graph.carriers import Chunks
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.machine import environment
 from dask_bigfft.planner.plan_data import DeviceChoice

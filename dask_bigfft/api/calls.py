@@ -17,9 +17,10 @@ import numpy as np
 from dask_bigfft import config
 from dask_bigfft.api.arguments import Extras, parse_array, parse_options
 from dask_bigfft.api.plans import make_plan
+from dask_bigfft.carriers.disk import scratch_place
 from dask_bigfft.dask_private import original_of
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
-from dask_bigfft.graph.layer import origin, scratch_place, transformed_array
+from dask_bigfft.graph.layer import origin, transformed_array
 from dask_bigfft.kernels.views import empty_like
 from dask_bigfft.memory.limits import configure_arena
 from dask_bigfft.planner.plan import Plan, shift_of, shifted_plan

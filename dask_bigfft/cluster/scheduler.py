@@ -22,12 +22,12 @@ from weakref import WeakSet
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.http.utils import RequestHandler
 
+from dask_bigfft.carriers.names import PLAN_NAME
 from dask_bigfft.cluster.worker import METRIC
 from dask_bigfft.config import own_version
 from dask_bigfft.events import PlanRecord, Total
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.graph.carriers import PLAN_NAME
-from dask_bigfft.graph.paused import watch_scheduler
+from dask_bigfft.memory.paused import watch_scheduler
 from dask_bigfft.watch.progress import Board, PlanProgress
 from dask_bigfft.watch.report import RunReport
 

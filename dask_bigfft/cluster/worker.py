@@ -24,9 +24,9 @@ from distributed.metrics import context_meter
 from dask_bigfft.config import own_version
 from dask_bigfft.events import PHASES, RECORD, SUBPHASES, add_sink, current_worker, remove_sink
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.graph.paused import watch_worker
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.memory.limits import configure_arena, memory_of_worker
+from dask_bigfft.memory.paused import watch_worker
 
 #: Name of the plugins, and of the metric in a worker's heartbeats.
 METRIC = "bigfft"

@@ -1,15 +1,9 @@
 """Layer of a transform or a shift in a dask graph: holds the plan and builds the tasks on demand.
 
 The carrier depends on where the graph runs, which is known when the tasks are built (see
-`carriers`). Very small blocks are merged before the plan and cut after it.
-
-Dask orders the tasks of a graph by a loop over all connected pairs of a root and a leaf; in a
-transform all are connected. With 16,384 persisted blocks this took 0.25 us per pair, more than a
-minute. Therefore the last block that is cut from a larger one depends on the others, which are then
-no leaves. This costs nothing, because all of these blocks are cut at the same time.
+`carriers.choice`). Very small blocks are merged before the plan and cut after it.
 """
 
-import math
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -20,13 +14,15 @@ import dask.array as da
 import numpy as np
 from dask.base import normalize_token, tokenize
 
-from dask_bigfft import config
+from dask_bigfft.carriers.choice import is_resident, requested_carrier, resolved
+from dask_bigfft.carriers.disk import scratch_place
+from dask_bigfft.carriers.names import Cut, Graph
+from dask_bigfft.carriers.p2p import shuffle_module
+from dask_bigfft.carriers.run import PlanRun
 from dask_bigfft.dask_private import (
     ARRAY_EXPRESSIONS,
     HighLevelGraph,
     Layer,
-    Task,
-    TaskRef,
     expression_array,
     finished_by,
     nearest_from_recipe,
@@ -38,64 +34,12 @@ from dask_bigfft.events import running_client
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.links import gpus
-from dask_bigfft.graph.build import build_graph, output_name
-from dask_bigfft.graph.carriers import (
-    ON_GPUS,
-    Chunks,
-    Cut,
-    Graph,
-    Key,
-    Known,
-    cuts_of,
-    p2p,
-    resolved,
-)
-from dask_bigfft.graph.in_place import assembled
-from dask_bigfft.graph.paused import watch_cluster, watch_scheduler
-from dask_bigfft.graph.tasks import PlanRun
+from dask_bigfft.graph.assembly import assembled
+from dask_bigfft.graph.build import Known, build_graph, output_name
+from dask_bigfft.graph.cutting import cut_blocks, cuts_of, rechunked
 from dask_bigfft.kernels.views import empty_like, is_on_gpu
+from dask_bigfft.memory.paused import watch_cluster, watch_scheduler
 from dask_bigfft.planner.plan import Plan
-
-#: Minimum number of blocks for which dask's ordering takes longer than the extra dependencies.
-MANY = 512
-
-
-def _rechunked(x: da.Array, chunks: Chunks) -> da.Array:
-    """Return the array with blocks merged or cut, by plain tasks."""
-    if tuple(tuple(map(int, cut)) for cut in x.chunks) == chunks:
-        return x
-    return cast("da.Array", x.rechunk(chunks, method="tasks"))
-
-
-def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
-    """Return the array with blocks cut, by plain tasks.
-
-    If there are very many and each is cut from a single block, the last one from the same block
-    depends on the others. Blocks on GPUs are always cut this way, because dask's rechunk copies
-    them to the current GPU.
-    """
-    count = math.prod(map(len, chunks))
-    few = (count < MANY and not is_on_gpu(x._meta)) or count == x.npartitions or ARRAY_EXPRESSIONS
-    cuts = None if few else cuts_of(x.chunks, chunks)
-    if cuts is None:
-        return _rechunked(x, chunks)
-    name = f"bigfft_cut-{tokenize(x.name, chunks)}"
-    graph: dict[Key, Any] = {}
-    groups: dict[Key, list[Key]] = {}
-    for block, origin, part in cuts:
-        source, key = (x.name, *origin), (name, *block)
-        groups.setdefault(source, []).append(key)
-        graph[key] = Task(key, _part, TaskRef(source), part)
-    for keys in groups.values():
-        last = keys.pop()
-        graph[last] = Task(last, _part, *graph[last].args, *map(TaskRef, keys))
-    layers = HighLevelGraph.from_collections(name, graph, dependencies=cast("Any", [x]))
-    return da.Array(layers, name, chunks=chunks, meta=x._meta)
-
-
-def _part(block: Any, cut: tuple[slice, ...], *_: Any) -> Any:
-    """Return a part of a block; further arguments are only dependencies."""
-    return block[cut]
 
 
 @dataclass(frozen=True)
@@ -163,15 +107,22 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         self, recipe: TransformRecipe, token: str, source: str, known: Known | None = None
     ) -> None:
         super().__init__()
-        self.recipe, self.token, self.source, self.known = recipe, token, source, known
-        self.plan, self.alone = recipe.plan, True
-        #: Tasks by carrier, and the graph that the current thread iterates over.
-        self._made: dict[str, Graph] = {}
-        self._read, self._lock = threading.local(), threading.Lock()
+        self.recipe = recipe
+        self.token = token
+        self.source = source
+        self.known = known
+        self.plan = recipe.plan
+        #: Whether no other layer reads the blocks between rounds.
+        self.is_private = True
+        self._tasks_by_carrier: dict[str, Graph] = {}
+        #: The graph that the current thread iterates over.
+        self._current = threading.local()
+        self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = self.recipe, self.token, self.source, self.known
-        return type(self), arguments, {"annotations": self.annotations, "alone": self.alone}
+        arguments = (self.recipe, self.token, self.source, self.known)
+        state = {"annotations": self.annotations, "is_private": self.is_private}
+        return type(self), arguments, state
 
     def __repr__(self) -> str:
         plan = self.plan
@@ -180,30 +131,43 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
     @property
     def tasks(self) -> Graph:
         """Tasks by key, for the scheduler that would compute them now."""
-        recipe, place = self.recipe, self.recipe.place
+        recipe = self.recipe
         carrier = resolved(recipe.carrier, recipe.plan, recipe.travelled)
+        place = recipe.place
         if place is not None and not place.kept:  # unique among processes
             place = replace(place, name=f"{self.token[:8]}-{uuid.uuid4().hex[:8]}")
-        alone = self.alone and not results_are_kept()
+        is_private = self.is_private and not results_are_kept()
         with self._lock:
-            if carrier not in self._made:
-                what = self.plan, self.token, self.source, carrier, recipe.carrier != "auto"
-                self._made[carrier] = build_graph(*what, self.known, place, alone, recipe.cuts)
+            if carrier not in self._tasks_by_carrier:
+                self._tasks_by_carrier[carrier] = build_graph(
+                    self.plan,
+                    self.token,
+                    self.source,
+                    carrier,
+                    is_named=recipe.carrier != "auto",
+                    known=self.known,
+                    place=place,
+                    is_private=is_private,
+                    cuts=recipe.cuts,
+                )
                 _watch_paused_workers(recipe.travelled)
-            found = self._read.tasks = self._made[carrier]
-        return found
+            tasks = self._tasks_by_carrier[carrier]
+        self._current.tasks = tasks
+        return tasks
 
     def share_rounds(self) -> None:
         """Keep the blocks between rounds from now on, because another layer reads them.
 
         Otherwise the other layer would have to repeat these rounds.
         """
-        if self.alone:
-            self.alone, self._made, self._read = False, {}, threading.local()
+        if self.is_private:
+            self.is_private = False
+            self._tasks_by_carrier = {}
+            self._current = threading.local()
 
     def is_materialized(self) -> bool:
         """Return whether the tasks have been built."""
-        return bool(self._made)
+        return bool(self._tasks_by_carrier)
 
     def get_output_keys(self) -> Set[Any]:
         """Return the keys of the result's blocks."""
@@ -216,8 +180,8 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         return super().cull(keys, all_hlg_keys)
 
     def __getitem__(self, key: Any) -> Any:
-        found: Graph | None = getattr(self._read, "tasks", None)
-        return (self.tasks if found is None else found)[key]
+        tasks: Graph | None = getattr(self._current, "tasks", None)
+        return (self.tasks if tasks is None else tasks)[key]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.tasks)
@@ -231,8 +195,10 @@ def _watch_paused_workers(travelled: bool) -> None:
     client = running_client()
     if client is not None and not travelled:
         watch_cluster(client)
-    elif travelled and p2p():
-        for scheduler in p2p().schedulers_here():
+        return
+    shuffle = shuffle_module() if travelled else None
+    if shuffle is not None:
+        for scheduler in shuffle.schedulers_here():
             scheduler.loop.add_callback(watch_scheduler, scheduler)
 
 
@@ -241,16 +207,9 @@ def gpus_of(x: da.Array) -> int:
     layer = getattr(x.dask, "layers", {}).get(x.name)
     tasks = dict(layer) if layer is not None and layer.is_materialized() else {}
     blocks = [getattr(value, "value", value) for value in tasks.values()]
-    held = blocks and all(map(is_on_gpu, blocks))
-    return len(set(map(gpus().home, blocks))) if held else max(1, dispatch.device_count())
-
-
-def scratch_place(plan: Plan) -> ScratchPlace:
-    """Return the location of a plan's scratch files according to the settings."""
-    directory, sync = config.get("bigfft.scratch.directory"), config.get("bigfft.scratch.sync")
-    forecast = plan.expected
-    memory = forecast.peak_host if plan.is_transform else None
-    return ScratchPlace(directory, "", sync, False, forecast.scratch, memory)
+    if not blocks or not all(map(is_on_gpu, blocks)):
+        return max(1, dispatch.device_count())
+    return len(set(map(gpus().home, blocks)))
 
 
 def _attempt(place: ScratchPlace | None) -> tuple[ScratchPlace, ...]:
@@ -278,19 +237,17 @@ def transformed_array(
     it.
     """
     if plan.incoming is not None or plan.outgoing is not None:
-        merged = _rechunked(x, plan.core.chunks_in)
+        merged = rechunked(x, plan.core.chunks_in)
         core = transformed_array(merged, plan.core, carrier, known, place)
         return cut_blocks(core, plan.chunks)
+    blocks_on_gpus = is_on_gpu(x._meta)
+    carrier = requested_carrier(carrier, plan, blocks_on_gpus)
     cuts = None
-    if is_on_gpu(x._meta):
-        if carrier == "auto":
-            transport = config.get("bigfft.gpu.peer-transport")
-            carrier = "tasks" if transport == "none" else ON_GPUS + transport
-        if plan.is_transform and carrier.startswith(ON_GPUS):
+    if blocks_on_gpus and plan.is_transform:
+        if is_resident(carrier):
             cuts = cuts_of(x.chunks, plan.chunks_in)
-        x = cut_blocks(x, plan.chunks_in) if plan.is_transform and cuts is None else x
-    elif plan.storage == "disk":
-        carrier = "disk"
+        if cuts is None:
+            x = cut_blocks(x, plan.chunks_in)
     if carrier == "disk" and place is None:
         place = scratch_place(plan)
     recipe = TransformRecipe(plan, carrier, place=place, cuts=cuts)
@@ -335,17 +292,19 @@ class Origin:
 
 def origin(x: da.Array) -> Origin | None:
     """Return the origin of a lazy array, if a plan made it; otherwise None."""
-    found = recipe_of(x)
-    if found is not None:
-        source, recipe = found
+    source_and_recipe = recipe_of(x)
+    if source_and_recipe is not None:
+        source, recipe = source_and_recipe
         return Origin(source, recipe.plan, recipe.carrier, None)
     graph = x.dask
     layer = graph.layers.get(x.name) if isinstance(graph, HighLevelGraph) else None
     if not isinstance(layer, PlanLayer):
         return None
     plan = layer.plan
-    layers, edges = dict(graph.layers), dict(graph.dependencies)
-    del layers[x.name], edges[x.name]
+    layers = dict(graph.layers)
+    edges = dict(graph.dependencies)
+    del layers[x.name]
+    del edges[x.name]
     chunks = tuple(axis.groups[0].chunks for axis in plan.source.axes)
     meta = np.empty_like(x._meta, np.dtype(plan.spec.dtype), shape=(0,) * len(chunks))
     array = da.Array(HighLevelGraph(layers, edges), layer.source, chunks, meta=meta)
@@ -368,7 +327,8 @@ def _nearest_result(x: da.Array) -> da.Array | None:
     """Return the result of a plan that is the only source of an array; None if there is none."""
     if ARRAY_EXPRESSIONS:
         return nearest_from_recipe(x)
-    graph, name = x.dask, x.name
+    graph = x.dask
+    name = x.name
     if not isinstance(graph, HighLevelGraph):
         return None
     while not isinstance(layer := graph.layers.get(name), PlanLayer):
@@ -391,15 +351,15 @@ def transforms_in(collection: Any) -> dict[str, Plan]:
     Layers are not materialised.
     """
     graph = collection.__dask_graph__()
-    found: dict[str, Plan] = {}
+    plans: dict[str, Plan] = {}
     for layer in getattr(graph, "layers", {"": graph}).values():
         if isinstance(layer, PlanLayer) and layer.plan.is_transform:
-            found[layer.token] = layer.plan
+            plans[layer.token] = layer.plan
             if layer.known is not None:  # the first rounds may belong to it
-                found[layer.known.token] = layer.known.plan
+                plans[layer.known.token] = layer.known.plan
         elif getattr(layer, "is_materialized", bool)():
-            found |= plans_among(layer.items())
-    return found
+            plans |= plans_among(layer.items())
+    return plans
 
 
 def plans_among(tasks: Iterable[tuple[Any, Any]]) -> dict[str, Plan]:

@@ -28,7 +28,6 @@ from dask_bigfft import config, files
 from dask_bigfft.errors import FallbackWarning, PlanError
 from dask_bigfft.events import running_client, task_threads, workers_of
 from dask_bigfft.gpu.dispatch import METRIC, software
-from dask_bigfft.graph.paused import watch_worker
 from dask_bigfft.kernels.fastest import best_of, fastest_library
 from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.memory.limits import (
@@ -40,6 +39,7 @@ from dask_bigfft.memory.limits import (
     memory_of_worker,
     shuffle_nbytes,
 )
+from dask_bigfft.memory.paused import watch_worker
 from dask_bigfft.planner.plan_data import Machine
 from dask_bigfft.planner.profile import DEFAULT, SCHEMA, Profile
 

@@ -24,6 +24,7 @@ from dask.utils import format_bytes
 from dask_bigfft import config
 from dask_bigfft.api.calls import applied
 from dask_bigfft.arrays import Block
+from dask_bigfft.carriers.disk import exchange_folder, scratch_place
 from dask_bigfft.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -37,8 +38,6 @@ from dask_bigfft.exchange.folders import unlock_folder
 from dask_bigfft.exchange.scratch import RESULT, Scratch, ScratchPlace, records
 from dask_bigfft.files import check_free_space, explained, sync_path
 from dask_bigfft.gpu.dispatch import takes
-from dask_bigfft.graph.disk import exchange_folder
-from dask_bigfft.graph.layer import scratch_place
 from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.machine import environment
 from dask_bigfft.planner.plan import Plan

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.arrays import Block
+from dask_bigfft.carriers.disk import exchange_folder
 from dask_bigfft.errors import DamagedShardError, raise_invalid
 from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK
 from dask_bigfft.exchange.scratch import DIGEST, RESULT, Scratch, digest_of, put_record, records
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.kernels.libraries import version_of
 from dask_bigfft.planner.plan import Plan

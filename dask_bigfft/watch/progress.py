@@ -23,9 +23,9 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 from dask.callbacks import Callback
 
+from dask_bigfft.carriers.names import PLAN_NAME
 from dask_bigfft.dask_private import Alias, DataNode, unfused
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.graph.carriers import PLAN_NAME
 from dask_bigfft.graph.layer import plans_among, run_of
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
 from dask_bigfft.planner.plan import Plan, phase_forecasts, plan_summary

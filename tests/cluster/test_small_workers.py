@@ -17,8 +17,8 @@ import dask_bigfft.cluster
 from dask_bigfft import fft
 from dask_bigfft.errors import ClusterError, PlanError
 from dask_bigfft.events import workers_of
-from dask_bigfft.graph import paused
 from dask_bigfft.kernels.copies import compile_at_once
+from dask_bigfft.memory import paused
 from dask_bigfft.memory.limits import IMPORTS_NBYTES
 from dask_bigfft.testing.clusters import Processes
 from dask_bigfft.testing.traps import until

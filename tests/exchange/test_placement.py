@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_bigfft import fft, plan
-from dask_bigfft.exchange.p2p import P2PBarrierTask, RechunkRun, Spec
-from dask_bigfft.graph.carriers import MOST_SHUFFLES
+from dask_bigfft.carriers.p2p import MAX_SHUFFLES
+from dask_bigfft.carriers.shuffle import P2PBarrierTask, RechunkRun, Spec
 from dask_bigfft.testing.strategies import chunks_of
 
 
@@ -92,7 +92,7 @@ def test_tasks_stay_small():
         x = da.zeros(2**24, chunks=chunk, dtype=complex)
         graph = shuffled_graph(fft.fft, x)
         barriers = {key for key, task in graph.items() if isinstance(task, P2PBarrierTask)}
-        assert 0 < len(barriers) <= MOST_SHUFFLES * len(plan(x, "fft").exchanges)
+        assert 0 < len(barriers) <= MAX_SHUFFLES * len(plan(x, "fft").exchanges)
         others = [task for key, task in graph.items() if key not in barriers and "plan" not in key]
         largest.append(max(len(pickle.dumps(task)) for task in others))
     assert largest[1] < 1.1 * largest[0]

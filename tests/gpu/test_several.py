@@ -9,11 +9,11 @@ from exchange.crossings import RATIO, move, slabs
 from gpu.test_cupy_blocks import spread
 
 from dask_bigfft import fft, plan
+from dask_bigfft.carriers.resident import ON_GPUS
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu import links
 from dask_bigfft.gpu.cuda import available, cupy
 from dask_bigfft.gpu.peers import TRANSPORTS
-from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.testing.gpus import Batches, several_gpus
 from dask_bigfft.testing.strategies import random_array

@@ -12,8 +12,9 @@ from support import close, local
 
 import dask_bigfft
 from dask_bigfft import fft
+from dask_bigfft.carriers import choice
+from dask_bigfft.carriers.resident import ON_GPUS
 from dask_bigfft.errors import CarrierError
-from dask_bigfft.graph import carriers
 from dask_bigfft.graph.layer import transformed_array
 
 RNG = np.random.default_rng(7)
@@ -55,7 +56,7 @@ def test_built_without_a_client_computed_on_one(cluster: LocalCluster) -> None:
         assert close(y.compute(), REFERENCE)
 
 
-@pytest.mark.parametrize("carrier", ["auto", f"{carriers.ON_GPUS}auto"])
+@pytest.mark.parametrize("carrier", ["auto", f"{ON_GPUS}auto"])
 def test_optimised_without_a_client_says_how_to_rebuild(
     cluster: LocalCluster, carrier: str
 ) -> None:
@@ -136,7 +137,7 @@ def test_turned_into_tasks_before_it_is_computed(
     how: str,
     few: int,
 ) -> None:
-    monkeypatch.setattr(carriers, "FEW_SHARDS", few)
+    monkeypatch.setattr(choice, "FEW_SHARDS", few)
     assert close(EARLY[how](fft.fft(line())), SPECTRUM)
 
 

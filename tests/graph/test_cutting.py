@@ -8,7 +8,7 @@ from dask.core import get_deps
 from support import close
 
 from dask_bigfft import fft
-from dask_bigfft.graph import layer
+from dask_bigfft.graph import cutting
 
 RNG = np.random.default_rng(3)
 LENGTH = 2**15
@@ -55,11 +55,11 @@ def test_blocks_of_any_size(
     monkeypatch: pytest.MonkeyPatch, chunks: tuple[object, ...], ours: bool
 ) -> None:
     """Dask does those that are put together from several."""
-    monkeypatch.setattr(layer, "MANY", 2)
+    monkeypatch.setattr(cutting, "MANY_BLOCKS", 2)
     a = np.arange(512 * 512).reshape(512, 512)
     x = da.from_array(a, chunks=(128, 256))
     wanted = da.core.normalize_chunks(chunks, a.shape)
-    cut = layer.cut_blocks(x, wanted)
+    cut = cutting.cut_blocks(x, wanted)
     assert cut.chunks == wanted
     assert cut.name.startswith("bigfft_cut") == ours
     assert ends(cut) == (x.npartitions if ours else cut.npartitions)

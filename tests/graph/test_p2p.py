@@ -14,9 +14,8 @@ from distributed import Client, wait
 from support import close, local, python
 
 from dask_bigfft import fft
+from dask_bigfft.carriers import p2p, shuffle
 from dask_bigfft.errors import CarrierError
-from dask_bigfft.exchange import p2p
-from dask_bigfft.graph import build, carriers
 from dask_bigfft.testing.traps import until
 
 RNG = np.random.default_rng(11)
@@ -78,12 +77,12 @@ def test_slices_of_a_result(client: Client, optimize_graph: bool) -> None:
     assert close(block, wanted[5 * 256 : 6 * 256])
 
 
-@pytest.mark.parametrize("senders", [build.MOST_SENDERS, 5])
+@pytest.mark.parametrize("senders", [p2p.MAX_SENDERS, 5])
 def test_single_precision_padding_and_odd_chunks(
     client: Client, monkeypatch: pytest.MonkeyPatch, senders: int
 ) -> None:
     """Blocks that nothing is sent to, of different sizes; tasks that send several blocks."""
-    monkeypatch.setattr(build, "MOST_SENDERS", senders)
+    monkeypatch.setattr(p2p, "MAX_SENDERS", senders)
     a = RNG.standard_normal((30, 7, 11)).astype("f4")
     x = da.from_array(a, chunks=((7, 11, 12), (3, 4), (5, 1, 5)))
     y = fft.rfftn(x, s=(64, 9, 12), axes=(0, 1, 2))
@@ -111,21 +110,21 @@ def test_rounds_that_another_result_reads_are_kept(client: Client) -> None:
 def test_two_computations_of_one_shuffle(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """What tasks of one have put together those of the other ask for as well."""
     requested = threading.Event()
-    plainly = p2p.barrier
+    plainly = shuffle.barrier
 
     def barrier(*arguments: Any) -> int:
         requested.wait(20)
         return plainly(*arguments)
 
-    monkeypatch.setattr(p2p, "barrier", barrier)
+    monkeypatch.setattr(shuffle, "barrier", barrier)
     began = Counter[str]()
-    reopened = p2p.RechunkRun._begin_anew
+    reopened = shuffle.RechunkRun._begin_anew
 
-    async def counted(run: p2p.RechunkRun) -> None:
+    async def counted(run: shuffle.RechunkRun) -> None:
         began[run.id] += 1
         await reopened(run)
 
-    monkeypatch.setattr(p2p.RechunkRun, "_begin_anew", counted)
+    monkeypatch.setattr(shuffle.RechunkRun, "_begin_anew", counted)
     y = fft.fftn(blocks())
     wanted = np.fft.fftn(FIELD)
     part = y.blocks[0].persist()  # all of them, by tasks of other names
@@ -161,7 +160,7 @@ def test_the_scheduler_is_asked_again_where_a_connection_is_lost(
 
 def rooms() -> list[Any]:
     """What shards take of the memory of each worker that has shuffled."""
-    return [buffer.room for buffer in list(p2p._buffers.values())]
+    return [buffer.room for buffer in list(shuffle._buffers.values())]
 
 
 def memory_of(values: np.ndarray) -> Any:
@@ -193,8 +192,8 @@ def test_shards_wait_in_memory_as_far_as_there_is_room(
     """
     written = Counter[str]()
     owners = list[tuple[Any, Any]]()
-    take = p2p.RechunkRun._receive
-    write = p2p.RechunkRun._write_frames
+    take = shuffle.RechunkRun._receive
+    write = shuffle.RechunkRun._write_frames
 
     async def noted(self: Any, *arguments: Any, **named: Any) -> None:
         await take(self, *arguments, **named)
@@ -206,8 +205,8 @@ def test_shards_wait_in_memory_as_far_as_there_is_room(
         written["files"] += 1
         write(self, *arguments)
 
-    monkeypatch.setattr(p2p.RechunkRun, "_receive", noted)
-    monkeypatch.setattr(p2p.RechunkRun, "_write_frames", counted)
+    monkeypatch.setattr(shuffle.RechunkRun, "_receive", noted)
+    monkeypatch.setattr(shuffle.RechunkRun, "_write_frames", counted)
     a = RNG.standard_normal(4096) + 1j * RNG.standard_normal(4096)
     options = {"bigfft.exchange.shuffle-memory": most, "bigfft.planner.min-chunk": 0}
     with dask.config.set(options):
@@ -230,8 +229,8 @@ def test_blocks_that_are_wanted_again_while_others_are_not_made(
     go_on = threading.Event()
     last = (15,)
     requested = Counter[str]()
-    put_together = carriers.put_together
-    reopened = p2p.RechunkRun._begin_anew
+    put_together = p2p.put_together
+    reopened = shuffle.RechunkRun._begin_anew
 
     def waiting(run: Any, number: int, block: tuple[int, ...], *rest: Any) -> np.ndarray:
         if block == last and number == len(run.plan.exchanges) - 1:
@@ -243,8 +242,8 @@ def test_blocks_that_are_wanted_again_while_others_are_not_made(
         go_on.set()
         await reopened(self)
 
-    monkeypatch.setattr(carriers, "put_together", waiting)
-    monkeypatch.setattr(p2p.RechunkRun, "_begin_anew", noted)
+    monkeypatch.setattr(p2p, "put_together", waiting)
+    monkeypatch.setattr(shuffle.RechunkRun, "_begin_anew", noted)
     a = RNG.standard_normal(4096)
     with dask.config.set({"bigfft.planner.min-chunk": 0}):
         y = fft.fft(da.from_array(a, chunks=256), chunks=256)

@@ -13,9 +13,9 @@ from exchange.crossings import RATIO
 from support import heard
 
 from dask_bigfft import plan, report
+from dask_bigfft.carriers.resident import ON_GPUS
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu.peers import TRANSPORTS
-from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.planner.profile import DeviceProfile

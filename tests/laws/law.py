@@ -10,7 +10,7 @@ import numpy as np
 import scipy.fft
 
 import dask_bigfft
-import dask_bigfft.graph.tasks
+import dask_bigfft.carriers.run
 import dask_bigfft.kernels.loop
 import dask_bigfft.transforms.layout
 from dask_bigfft.kernels.libraries import get_library
@@ -37,7 +37,9 @@ def small_tiles(monkeypatch, nbytes):
 def damaged(monkeypatch, damage, when):
     """Let FFT libraries answer wrongly when it is time."""
     monkeypatch.setattr(
-        dask_bigfft.graph.tasks, "get_library", lambda name: Faulty(get_library(name), damage, when)
+        dask_bigfft.carriers.run,
+        "get_library",
+        lambda name: Faulty(get_library(name), damage, when),
     )
 
 

@@ -13,8 +13,8 @@ from support import failing, heard, local, slowed
 
 import dask_bigfft
 from dask_bigfft import fft
+from dask_bigfft.carriers.names import PLAN_NAME
 from dask_bigfft.exchange import scratch
-from dask_bigfft.graph.carriers import PLAN_NAME
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import random_array

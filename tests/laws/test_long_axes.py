@@ -14,7 +14,7 @@ import mpmath
 import numpy as np
 
 import dask_bigfft
-from dask_bigfft.graph.tasks import PlanRun, generate_filter
+from dask_bigfft.carriers.run import PlanRun, generate_filter
 from dask_bigfft.transforms.layout import AxisLayout, Layout
 
 #: Largest number of elements of a block: 8 MiB.

@@ -10,7 +10,7 @@ import scipy.fft
 
 from dask_bigfft import fft
 from dask_bigfft.api.calls import plan
-from dask_bigfft.graph import tasks
+from dask_bigfft.carriers import inside
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
@@ -121,8 +121,13 @@ def owned_blocks(x, rows):
 
 def test_tasks_in_place_take_turns(monkeypatch):
     turns = []
-    ready = tasks._turn
-    monkeypatch.setattr(tasks, "_turn", lambda *given: turns.append(given) or ready(*given))
+    turn_for_device = inside.turn_for_device
+
+    def noted(*arguments):
+        turns.append(arguments)
+        return turn_for_device(*arguments)
+
+    monkeypatch.setattr(inside, "turn_for_device", noted)
     with simulated_devices(1 << 18, limits=LIMITS):
         a, _ = owned_blocks(random_array((64, 64), "c16", 1), 16)
         fft.fft2(a, overwrite_x=True, device="gpu").compute()

@@ -17,8 +17,8 @@ from support import close, local
 
 import dask_bigfft.gpu.dispatch
 from dask_bigfft import fft, plan
+from dask_bigfft.carriers.poison import poisoning, raise_if_poisoned
 from dask_bigfft.errors import CarrierError, DeviceError, VerificationError
-from dask_bigfft.graph.in_place import poisoning, raise_if_poisoned
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.faults import DAMAGES, Times

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from laws.law import call, damaged, planned_small, small_tiles
 from support import heard, local
 
-import dask_bigfft.graph.tasks
+import dask_bigfft.carriers.tasks
 import dask_bigfft.testing.simulated
 from dask_bigfft import fft, plan
+from dask_bigfft.carriers import shuffle
 from dask_bigfft.errors import DamagedShardError, VerificationError
-from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.scratch import Scratch
 from dask_bigfft.kernels.checks import near_values
 from dask_bigfft.kernels.libraries import usable
@@ -477,7 +477,7 @@ def test_shards_of_tasks(
     mode,
 ):
     """The data themselves are damaged, on their way from one task to another."""
-    original = dask_bigfft.graph.tasks.run_block_of_shards
+    original = dask_bigfft.carriers.tasks.run_block_of_shards
     when = Times(1, after=2)
 
     def broken(run, number, block, filter_axes, *inputs):
@@ -498,7 +498,7 @@ def test_shards_of_tasks(
             *shards.values(),
         )
 
-    monkeypatch.setattr(dask_bigfft.graph.tasks, "run_block_of_shards", broken)
+    monkeypatch.setattr(dask_bigfft.carriers.tasks, "run_block_of_shards", broken)
     right = transformed(signal())
     with dask.config.set({"bigfft.exchange.carrier": "tasks"}):
         if mode == "checksum":
@@ -521,7 +521,7 @@ def test_shards_of_tasks(
 
 def test_shards_of_shuffles(monkeypatch):
     """Whatever happened between packing and putting together, in flight or in a file."""
-    original = p2p.collect
+    original = shuffle.collect
     damaging = threading.Event()
     fault = ""
 
@@ -531,7 +531,7 @@ def test_shards_of_shuffles(monkeypatch):
         shards, free = original(*arguments)
         return broken_on_the_way(shards, fault) if damaging.is_set() else shards, free
 
-    monkeypatch.setattr(p2p, "collect", broken)
+    monkeypatch.setattr(shuffle, "collect", broken)
     with local(), dask.config.set({"bigfft.exchange.carrier": "p2p"}):
         x = da.from_array(signal(), chunks=256)
         right = fft.fft(x).compute()

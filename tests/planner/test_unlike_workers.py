@@ -9,8 +9,8 @@ import pytest
 from laws.test_hybrid import EVEN, SLOW_THREADS
 
 import dask_bigfft
+from dask_bigfft.carriers.run import PlanRun
 from dask_bigfft.gpu.dispatch import METRIC
-from dask_bigfft.graph.tasks import PlanRun
 from dask_bigfft.machine.environment import workers_devices
 
 

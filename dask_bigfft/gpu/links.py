@@ -461,20 +461,13 @@ def _calls(
 
     There are none if rows have less than `narrow` bytes, or if it takes more than `LINK_CALLS`.
     """
-    dims = sorted(
-        zip(
-            strides,
-            shape,
-            places,
-            strict=True,
-        ),
-        reverse=True,
-    )
+    order = sorted(zip(strides, shape, places, range(len(shape)), strict=True), reverse=True)
+    dims = [dim for *_, dim in order]
     width, outer = operations.runs(
-        tuple(count for _, count, _ in dims),
-        tuple(stride for stride, _, _ in dims),
+        tuple(map(shape.__getitem__, dims)),
+        tuple(map(strides.__getitem__, dims)),
         itemsize,
-        tuple(place for _, _, place in dims),
+        tuple(map(places.__getitem__, dims)),
     )
     in_rows = [run for run in outer if max(run) <= _MAX_PITCH]
     height, pitch, target_pitch = max(in_rows, default=(1, width, width))
@@ -482,7 +475,7 @@ def _calls(
         outer.remove((height, pitch, target_pitch))
     if width < narrow or min(pitch, target_pitch) < width:
         return []
-    if math.prod(count for count, _, _ in outer) > LINK_CALLS:
+    if math.prod(run[0] for run in outer) > LINK_CALLS:
         return []
     offsets = [(0, 0)]
     for count, stride, target_stride in outer:

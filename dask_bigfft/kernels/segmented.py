@@ -16,7 +16,7 @@ rows, and a last row. Values outside all boxes are padding, and zero.
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -379,17 +379,18 @@ class SegmentedView:
         images = []
         for axes, conjugate in self.images:
             pairs = zip(axes, self.digits, strict=True)
-            split_axes = [_split(boxes, digits, new_radices) for boxes, digits in pairs]
-            images.append((tuple(split_axes), conjugate))
+            split_axes = tuple(_split(boxes, digits, new_radices) for boxes, digits in pairs)
+            images.append((split_axes, conjugate))
         axis_digits = []
         for digits in self.digits:
-            axis_digits.append(tuple(itertools.chain(*(new_digits[digit] for digit in digits))))
-        return replace(
-            self,
+            split_digits = map(new_digits.__getitem__, digits)
+            axis_digits.append(tuple(itertools.chain.from_iterable(split_digits)))
+        return SegmentedView(
             radices=tuple(radices),
             bounds=tuple((0, math.prod(own_radices)) for own_radices in radices),
             images=tuple(images),
             digits=tuple(axis_digits),
+            sources=self.sources,
         )
 
     def part(self, cuts: tuple[slice, ...]) -> tuple[slice, ...] | None:

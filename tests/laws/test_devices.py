@@ -118,7 +118,7 @@ def test_crossings_of_the_bus(
     crossings,
     monkeypatch,
 ):
-    monkeypatch.setattr("dask_bigfft.planner.plan.LEAST_BETWEEN", 1 << 20)
+    monkeypatch.setattr("dask_bigfft.planner.strategies.LEAST_BETWEEN", 1 << 20)
     x = values(*shape, real=name == "rfftn")
     off = dask.config.set({"bigfft.planner.small": 0})
     with split(), off, simulated_devices(nbytes):

@@ -65,15 +65,13 @@ def make_plan(
     signal_digits : tuple of int, optional
         Digits of the signal along its one axis; its spectrum has them reversed.
     waves : CosineSum, optional
-        Sum over cosines or sines along one axis, in place of an FFT; runs on the CPU.
+        Sum over cosines or sines along one axis, in place of an FFT.
     stored : Stored, optional
         Layout of the array in files that the first round can read directly.
     writing : ResultWriting
         Memory that writing a chunk of the result takes.
     """
     config.check()
-    if waves is not None:
-        extras["device"] = "cpu"
     order = extras.get("order")
     variant = config.argument("variant", extras.get("variant"))
     spec = transform_spec(

@@ -172,9 +172,11 @@ def readable(
     if segmented.is_mirrored and not first_pass.mirrored:
         return None
     factors: list[tuple[int, ...]] = [(n,) for n in segmented.shape]
-    for line in tiles.passes[0].lines:
-        factors[line.dim] = line.digits
-        if len(line.digits) > 1 and math.prod(line.digits) != segmented.shape[line.dim]:
+    round_ = tiles.job.round
+    for step, digits in zip(round_.steps, tiles.plan.digits, strict=True):
+        dim = round_.dim(step)
+        factors[dim] = digits
+        if len(digits) > 1 and math.prod(digits) != segmented.shape[dim]:
             return None  # half a spectrum
     in_digits = segmented.split(tuple(factors))
     if in_digits is None or not in_digits.falls:

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.gpu.cuda import cupy
-from dask_bigfft.gpu.operations import Dim, Multiply, Product, Strided, Term, dense, joined, runs
+from dask_bigfft.gpu.operations import Dim, Multiply, Product, Strided, dense, joined, runs
+from dask_bigfft.tiles.program import ChirpFactor, Index, Twiddle
 
 #: Name of each kernel in its source.
 KERNEL = "bigfft"
@@ -211,7 +212,7 @@ class _Kernel:
             statements = self._product(by, other)
         else:
             conjugate = by.conjugate
-            factored = bool(by.twiddles or by.chirps)
+            factored = bool(by.factors)
             statements = self._factors(by)
         self.statements = self._indices(by, groups, statements) + statements
         product = "d = times(d, by.w);" if factored else "d.x *= by.w.x; d.y *= by.w.x;"
@@ -267,39 +268,64 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
             expression += f" % {self.add(kind, f'd{dim}_length', by.shape[dim])}"
         return expression
 
-    def _sum(self, name: str, terms: tuple[Term, ...], shape: tuple[int, ...]) -> str:
-        """Return the expression of a sum of terms."""
-        parts = []
-        add = self.add
-        for t, term in enumerate(terms):
-            start = add("u64", f"{name}_{t}_start", term.start)
-            stride = add("u64", f"{name}_{t}_stride", term.stride)
-            digit = f"({start} + k{term.dim})"
-            end = term.start + shape[term.dim]
+    def _sum(self, name: str, terms: Index, by: Multiply) -> str:
+        """Return the expression of an index."""
+        parts: list[str] = []
+        for number, term in enumerate(terms):
+            prefix = f"{name}_{number}"
+            start = by.start(term)
+            end = start + by.shape[term.dim]
+            digit = f"({self.add('u64', f'{prefix}_start', start)} + k{term.dim})"
+            if end > term.size:
+                digit = f"({digit} % {self.add('u64', f'{prefix}_size', term.size)})"
+                end = term.size
+            stride = self.add("u64", f"{prefix}_stride", term.stride)
             if term.divisor != 1 or end > min(term.modulus, _NO_MODULUS):
-                divisor = add("u64", f"{name}_{t}_divisor", term.divisor)
-                digit = f"({digit} / {divisor} % {add('u64', f'{name}_{t}_modulus', term.modulus)})"
+                divisor = self.add("u64", f"{prefix}_divisor", term.divisor)
+                modulus = self.add("u64", f"{prefix}_modulus", term.modulus)
+                digit = f"({digit} / {divisor} % {modulus})"
             parts.append(f"{digit} * {stride}")
         return " + ".join(parts) or "0ull"
 
     def _factors(self, by: Multiply) -> str:
-        """Return the statements that compute `w` from a scale, twiddles and chirps."""
+        """Return the statements that compute `w` from a scale and factors."""
         lines = [f"    w.x = {self.add('double', 'scale', by.scale)}; w.y = 0;"]
-        for f, twiddle in enumerate(by.twiddles):
-            modulus = self.add("u64", f"t{f}_modulus", twiddle.modulus)
-            sign = self.add("double", f"t{f}_sign", twiddle.sign)
-            left, right = (
-                self._sum(f"t{f}_{name}", getattr(twiddle, name), by.shape)
-                for name in ("left", "right")
-            )
-            lines.append(f"    w = times(w, turn(({left}) * ({right}), {modulus}, {sign}));")
-        for f, chirp in enumerate(by.chirps):
-            length = self.add("u64", f"c{f}_length", chirp.length)
-            sign = self.add("double", f"c{f}_sign", chirp.sign)
-            lines.append(f"    {{ const u64 n = {self._sum(f'c{f}', chirp.place, by.shape)};")
-            lines.append(f"      const u64 m = 2 * {length}; beyond |= n >= {length};")
-            lines.append(f"      if (!beyond) w = times(w, turn(square_mod(n, m), m, {sign})); }}")
+        for number, factor in enumerate(by.factors):
+            if isinstance(factor, Twiddle):
+                lines.append(self._twiddle(f"f{number}", factor, by))
+            else:
+                lines += self._chirp(f"f{number}", factor, by)
         return "\n".join(lines)
+
+    def _twiddle(self, name: str, twiddle: Twiddle, by: Multiply) -> str:
+        """Return the statement that multiplies `w` by a twiddle."""
+        modulus = self.add("u64", f"{name}_modulus", twiddle.modulus)
+        sign = self.add("double", f"{name}_sign", twiddle.sign)
+        own = self._sum(f"{name}_own", twiddle.own, by)
+        others = self._sum(f"{name}_others", twiddle.others, by)
+        return f"    w = times(w, turn(({own}) * ({others}), {modulus}, {sign}));"
+
+    def _chirp(self, name: str, factor: ChirpFactor, by: Multiply) -> list[str]:
+        """Return the statements that multiply `w` by a chirp.
+
+        The factor is ``i**turns * exp(sign*i*pi * n**2 / length)``, n = step*index + offset.
+        """
+        chirp = factor.chirp
+        length = self.add("u64", f"{name}_length", chirp.length)
+        sign = self.add("double", f"{name}_sign", chirp.sign)
+        place = self._sum(name, factor.own + factor.others, by)
+        if chirp.step != 1 or chirp.offset:
+            step = self.add("u64", f"{name}_step", chirp.step)
+            place = f"({place}) * {step} + {self.add('u64', f'{name}_offset', chirp.offset)}"
+        lines = [
+            f"    {{ const u64 n = {place};",
+            f"      const u64 m = 2 * {length}; beyond |= n >= {length};",
+            f"      if (!beyond) w = times(w, turn(square_mod(n, m), m, {sign})); }}",
+        ]
+        if chirp.turns % 4:
+            turns = self.add("u64", f"{name}_turns", chirp.turns % 4)
+            lines.append(f"    w = times(w, turn({turns}, 4, 1.0));")
+        return lines
 
     def _product(self, by: Product, other: int) -> str:
         """Return the statements that read `w` from another array."""

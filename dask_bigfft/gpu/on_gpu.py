@@ -24,10 +24,11 @@ from dask_bigfft.events import emit
 from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, synchronize
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.links import gpus
-from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Term, Twiddle
-from dask_bigfft.gpu.tile_work import NO_MODULUS, Computation, Job, TileWork
+from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
+from dask_bigfft.gpu.tile_work import Computation, Job, TileWork
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.planner.tile_plan import TileLimits
+from dask_bigfft.tiles.program import NO_MODULUS, Term, Twiddle, constant_index
 from dask_bigfft.transforms.steps import CosineSum
 
 Block = tuple[int, ...]
@@ -210,51 +211,11 @@ def _computed_or_retried(
 @functools.lru_cache(maxsize=256)
 def _works(job: Job, block: Block) -> tuple[TileWork, ...]:
     """Return the passes of a round on a block; jobs on blocks of the same shapes are equal."""
-    tiles = job.tiles(_WHOLE)
-    return tuple(_joined(work) for n in range(len(tiles.plan.passes)) for work in tiles.works(n))
-
-
-def _joined(work: TileWork) -> TileWork:
-    """Return work with a real FFT and the complex one of the dimensions before it as one.
-
-    cuFFT has plans for both together. A scale between them comes first.
-    """
-    computations: list[Computation] = []
-    for computation in work.computations:
-        number = _number_of_fft_before(computations, computation.op)
-        op = None if number is None else _joined_fft(computations[number].op, computation.op)
-        if number is None or op is None:
-            computations.append(computation)
-        elif op.kind == "r2c":
-            computations[number] = replace(computations[number], op=op)
-        else:
-            del computations[number]
-            computations.append(replace(computation, op=op))
-    return replace(work, computations=tuple(computations))
-
-
-def _number_of_fft_before(computations: Sequence[Computation], op: Compute) -> int | None:
-    """Return the number of the computation that an FFT may be joined with, if there is one."""
-    if not computations or not isinstance(op, FFT):
-        return None
-    last = len(computations) - 1
-    before = computations[last].op
-    if op.kind != "c2r" or last == 0 or not isinstance(before, Multiply):
-        return last
-    only_scales = not (before.conjugate or before.twiddles or before.chirps)
-    return last - 1 if only_scales else last
-
-
-def _joined_fft(before: Compute, op: Compute) -> FFT | None:
-    """Return two FFTs, one after the other, as one; None if cuFFT has no plan for both."""
-    if not isinstance(before, FFT) or not isinstance(op, FFT) or before.sign != op.sign:
-        return None
-    kinds = (before.kind, op.kind)
-    if kinds == ("r2c", "c2c") and op.dims[-1] < before.dims[0]:
-        return replace(before, dims=op.dims + before.dims)
-    if kinds == ("c2c", "c2r") and before.dims[-1] < op.dims[0]:
-        return replace(op, dims=before.dims + op.dims)
-    return None
+    tiles = replace(job.tiles(_WHOLE), joins=True)
+    works: list[TileWork] = []
+    for number in range(len(tiles.plan.passes)):
+        works += tiles.works(number)
+    return tuple(works)
 
 
 #: FFTs of whole lines, from an address to a place in a tile, in bytes.
@@ -429,46 +390,21 @@ def waved_on_gpu(
     low = bounds[block_id[axis]]
     high = bounds[block_id[axis] + 1]
     is_sine = out and waves.turns > 0
-    one = Term(
-        0,
-        NO_MODULUS,
-        NO_MODULUS,
-        NO_MODULUS,
-        1,
-    )
+    modulus = 2 * waves.period
+    stride = waves.second
+    constant = 0
     if out:
         modulus = 4 * waves.period
-        index = Term(
-            axis,
-            low,
-            1,
-            NO_MODULUS,
-            2 * waves.first,
-        )
-        constant = replace(one, stride=waves.first * waves.second)
-    else:
-        modulus = 2 * waves.period
-        index = Term(
-            axis,
-            low,
-            1,
-            NO_MODULUS,
-            waves.second,
-        )
-        constant = replace(one, stride=0)
-    phases = Twiddle(
-        modulus,
-        -1,
-        (index, constant),
-        (one,),
-    )
+        stride = 2 * waves.first
+        constant = waves.first * waves.second
+    index = Term(axis, 1, NO_MODULUS, stride, offset=low)
+    phases = Twiddle(modulus, -1, (index, *constant_index(constant)), constant_index(1))
     dtype = np.result_type(block.dtype, np.complex64)
-    scale = float(-factor if is_sine else factor)
     by = Multiply(
         block.shape,
         dtype.str,
-        scale,
-        twiddles=(phases,),
+        scale=float(-factor if is_sine else factor),
+        factors=(phases,),
     )
     values = block.astype(dtype)
     address = int(values.data.ptr)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.tiles.digits import Box, interval_boxes
+from dask_bigfft.tiles.program import ChirpFactor, Term, Twiddle
 from dask_bigfft.transforms.steps import Kind
 
 Block = tuple[int, ...]
@@ -109,59 +110,6 @@ def runs(shape: Block, strides: Block, itemsize: int, places: Block) -> tuple[in
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
-    """Contribution of a dimension of an array to an index.
-
-    The position ``i`` along dimension ``dim`` adds
-    ``((start + i) // divisor % modulus) * stride``, all in exact integers.
-
-    Parameters
-    ----------
-    dim : int
-        Dimension of the array.
-    start : int
-        Position of the array's first element in the larger array.
-    divisor, modulus : int
-        Digit of the position; ``divisor`` 1 with a ``modulus`` above every position means the
-        position itself.
-    stride : int
-        Contribution of one step of the digit.
-    """
-
-    dim: int
-    start: int
-    divisor: int
-    modulus: int
-    stride: int
-
-
-@dataclass(frozen=True, slots=True)
-class Twiddle:
-    """The factor exp(sign * 2j*pi * left * right / modulus).
-
-    ``left`` and ``right`` are sums of terms. Their product is below ``modulus`` <= 2**53, or below
-    four times that where a chirp zeroes the values behind its end.
-    """
-
-    modulus: int
-    sign: int
-    left: tuple[Term, ...]
-    right: tuple[Term, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ChirpFactor:
-    """The factor exp(sign * 1j*pi * n**2 / length); 0 where n >= length, even for NaN.
-
-    ``n`` is the sum of terms; ``n**2`` needs reducing mod 2*length in more than 64 bits.
-    """
-
-    length: int
-    sign: int
-    place: tuple[Term, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class FFT:
     """FFTs along some dimensions of a dense array, not normalised.
 
@@ -192,16 +140,38 @@ class FFT:
 class Multiply:
     """Factors of a complex array, applied in place in one pass.
 
-    Each element becomes ``(its conjugate, if conjugate) * scale * every twiddle * every chirp``.
-    Factors are always computed in double precision.
+    Each element becomes ``(its conjugate, if conjugate) * scale * every factor``; 0 behind the end
+    of a chirp, even for NaN. Factors are computed in double precision. They divide by nothing: that
+    is part of the scale.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the array.
+    dtype : str
+        Dtype of the array.
+    scale : float
+        Factor of all elements.
+    conjugate : bool
+        True to conjugate the elements first.
+    factors : tuple of Twiddle or ChirpFactor
+        Factors that depend on the positions of the elements. The product of the indices of a
+        twiddle is below its modulus <= 2**53, or below four times that where a chirp zeroes the
+        values behind its end.
+    origin : tuple of int
+        Position of the first element along each dimension; empty for zeros.
     """
 
     shape: Block
     dtype: str
     scale: float = 1.0
     conjugate: bool = False
-    twiddles: tuple[Twiddle, ...] = ()
-    chirps: tuple[ChirpFactor, ...] = ()
+    factors: tuple[Twiddle | ChirpFactor, ...] = ()
+    origin: Block = ()
+
+    def start(self, term: Term) -> int:
+        """Return the position of the first element along the dimension of a term."""
+        return self.origin[term.dim] + term.offset if self.origin else term.offset
 
 
 @dataclass(frozen=True, slots=True)

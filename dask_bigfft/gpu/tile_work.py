@@ -1,13 +1,9 @@
 """`BlockTiles`: descriptions of the copies and computations for each tile of a block.
 
-They have no arrays or addresses, and follow the steps of `kernels.loop`::
-
-    r2c -> chirp -> c2c -> filter, c2c back -> twiddle, chirp, divisor -> c2r -> transpose
-
-All factors after an FFT are one `Multiply`, which a following transpose applies in the same pass
-over the GPU's memory. A pass is a round with the block's dimensions as axes and its tiles as
-blocks. The steps of a split dimension are those of `transforms.steps`. Twiddles and chirps
-depend on the index of an element in its axis, made of the digits of the tile and of its block.
+They have no arrays or addresses. The operations are those of the programs of a round's passes
+(`tiles.program`), in the form for devices (`tiles.device`). They are the same for all tiles of a
+pass. A tile adds shapes, places in its buffer, and its origin in the array, from which the factors
+of the program are computed.
 """
 
 import contextlib
@@ -16,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +21,6 @@ from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu.operations import (
     FFT,
     Block,
-    ChirpFactor,
     Compute,
     DeviceArray,
     HostView,
@@ -33,8 +28,6 @@ from dask_bigfft.gpu.operations import (
     Product,
     Slices,
     Strided,
-    Term,
-    Twiddle,
     cut_box,
     dense,
     image_of,
@@ -51,15 +44,22 @@ from dask_bigfft.planner.tile_plan import (
     TilePlan,
     request_of,
 )
+from dask_bigfft.tiles import program as tiles_program
+from dask_bigfft.tiles.device import MemoryPass, for_device
 from dask_bigfft.tiles.digits import Box, mirror_boxes
-from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout, whole
-from dask_bigfft.transforms.rounds import Round, transformed
-from dask_bigfft.transforms.steps import AxisProgram, Divisor, Kind, Step, axis_program
+from dask_bigfft.tiles.program import (
+    ONE,
+    Program,
+    Twiddle,
+    constant_index,
+    first_tile_dims,
+    programs_of,
+)
+from dask_bigfft.transforms.layout import half
+from dask_bigfft.transforms.rounds import Round
+from dask_bigfft.transforms.steps import Step
 
 Array = npt.NDArray[Any]
-
-#: Modulus of a term without reduction.
-NO_MODULUS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -220,6 +220,8 @@ class BlockTiles:
 
     job: Job
     plan: TilePlan
+    #: True to do a real FFT and the complex one of the dimensions before it at once.
+    joins: bool = False
 
     @property
     def passes(self) -> "tuple[_Pass, ...]":
@@ -307,18 +309,6 @@ def _ffts(tiles: BlockTiles) -> frozenset[FFT]:
     return frozenset(found)
 
 
-def _program(dim: int, step: Step, digits: Block) -> AxisProgram:
-    """Return the steps of a dimension in digits; a convolution transforms forth and back."""
-    filtered = step.convolve is not None
-    program = axis_program(
-        dim, step.length, digits, kind=step.kind, sign=step.sign, bluestein=filtered
-    )
-    if not filtered or step.sign == program.steps[0].sign:
-        return program
-    turned = tuple(replace(found, sign=-found.sign) for found in program.steps)
-    return replace(program, steps=turned)
-
-
 def _cuts(one: TilePass) -> list[list[tuple[int, int]]]:
     """Return the bounds of the tiles along each dimension of a pass."""
     return [list(itertools.pairwise(itertools.accumulate(c, initial=0))) for c in one.chunks]
@@ -370,28 +360,19 @@ def _part_of(array: DeviceArray, part: Slices, around: Slices) -> DeviceArray:
     return DeviceArray(array.offset + offset, shape_of(part), array.dtype, strides)
 
 
-def _terms(group: Group, start: int, stage: int, dim: int, stride: int = 1) -> Iterator[Term]:
-    """Yield the terms of a dimension with a group of digits in the index of a stage."""
-    divisor = 1
-    for place, digit in reversed(list(enumerate(group.digits))):
-        if digit.stage == stage and digit.size > 1:
-            modulus = digit.size if place else NO_MODULUS
-            yield Term(dim, start, divisor, modulus, digit.stride * stride)
-        divisor *= max(digit.size, 1)
-
-
-class _Line(NamedTuple):
-    """Step of a round, its digits, and their first dimensions in the block and the tile."""
+@dataclass(frozen=True)
+class _Line:
+    """Step of a round, its digits, and their first dimension in the tile."""
 
     step: Step
     digits: Block
-    dim: int
     first: int
 
     @property
-    def filtered(self) -> bool:
-        """True if the step is a convolution with a filter."""
-        return self.step.convolve is not None
+    def last_number(self) -> int:
+        """Number of the last step of the digits; a convolution transforms forth and back."""
+        last_digit = len(self.digits) - 1
+        return last_digit if self.step.convolve is None else 2 * last_digit
 
 
 class _Pass:
@@ -403,64 +384,62 @@ class _Pass:
         A block.
     number : int
         Number of the pass.
-    inner : Round
-        The pass as a round, with the block's dimensions as axes and a group for each digit.
-    dims : tuple of int
-        Dimension of the block that each step of the round transforms.
+    program : Program
+        Program of the pass.
+    first_dims : tuple of int
+        First dimension of the tile for each dimension of the block.
     """
 
-    def __init__(self, tiles: BlockTiles, number: int, inner: Round, dims: Block) -> None:
+    def __init__(
+        self,
+        tiles: BlockTiles,
+        number: int,
+        program: Program,
+        first_dims: Block,
+    ) -> None:
         job = tiles.job
         plan = tiles.plan
         self.one = plan.passes[number]
-        self.inner = inner
-        self.cuts = _cuts(plan.passes[number])
+        self.program = program
+        self.firsts = first_dims
+        self.operations = for_device(
+            program,
+            self.one.order if self.one.reorders else (),
+            joins=tiles.joins,
+        )
+        self.cuts = _cuts(self.one)
         self.window = job.window if number == len(plan.passes) - 1 else None
-        counts = (len(axis.groups) for axis in inner.source.axes)
-        #: First dimension of the tile for each dimension of the block.
-        self.firsts = list(itertools.accumulate(counts, initial=0))
-        pairs = zip(job.round.steps, plan.digits, dims, strict=True)
-        self.lines = [_Line(step, digits, dim, self.firsts[dim]) for step, digits, dim in pairs]
-        done = [(self.lines[i], j, len(self.lines[i].digits) - 1) for i, j in self.one.steps]
-        self.begun = [line for line, j, _ in done if j == 0]
-        self.ended = [line for line, j, last in done if j == (1 + line.filtered) * last]
-        self.filtered = [line for line, j, last in done if line.filtered and j == last]
+        lines: list[_Line] = []
+        for step, digits in zip(job.round.steps, plan.digits, strict=True):
+            lines.append(_Line(step, digits, first_dims[job.round.dim(step)]))
+        #: Steps whose first digit is transformed, and steps whose last digit is transformed.
+        self.begun = [lines[i] for i, j in self.one.steps if j == 0]
+        self.ended = [lines[i] for i, j in self.one.steps if j == lines[i].last_number]
         self.offsets = list(itertools.accumulate(self.one.places, initial=0))
-        #: Steps with the dimensions of the tile that they transform.
-        self.steps = [(step, inner.dim(step)) for step in inner.steps]
-        complex_steps = [(step.sign, dim) for step, dim in self.steps if step.kind == "c2c"]
-        #: Dimensions of complex FFTs by their sign.
-        self.signs = {
-            sign: sorted(dim for other, dim in complex_steps if other == sign)
-            for sign, _ in complex_steps
-        }
-        divisor = Divisor()
-        for line in self.ended:
-            divisor *= line.step.divisor
-        self.scale = 1.0 / (divisor.whole * math.sqrt(divisor.root))
+
+    def last_twiddle(self, line: _Line) -> Twiddle | None:
+        """Return the twiddle that follows a step of the round."""
+        dims = range(line.first, line.first + len(line.digits))
+        for factor in self.program.factors:
+            if (
+                isinstance(factor, Twiddle)
+                and factor.modulus == line.step.twiddle
+                and factor.own[0].dim in dims
+            ):
+                return factor
+        return None
 
 
 @lru_cache(maxsize=256)
 def _passes(tiles: BlockTiles) -> tuple[_Pass, ...]:
     round_ = tiles.job.round
-    dims = tuple(map(round_.dim, round_.steps))
-    lines = zip(dims, round_.steps, tiles.plan.digits, strict=True)
-    programs = [_program(*line) for line in lines]
-    by_dim = dict(zip(dims, programs, strict=True))
-    axes = []
-    found = []
-    for dim, n in enumerate(tiles.job.shapes[0]):
-        digits: tuple[Digit, ...] = (Digit(0, 1, n, n),)
-        if (program := by_dim.get(dim)) is not None:
-            digits = tuple(step.source for step in program.steps[: len(program.factors)])
-        axes.append(AxisLayout(tuple(whole(digit) for digit in digits)))
-    layout = Layout(tuple(axes))
-    for number, one in enumerate(tiles.plan.passes):
-        steps = tuple(programs[i].steps[j] for i, j in one.steps)
-        inner = Round(steps, layout, transformed(layout, steps))
-        found.append(_Pass(tiles, number, inner, dims))
-        layout = inner.target
-    return tuple(found)
+    plan = tiles.plan
+    first_dims = first_tile_dims(round_, plan.digits)
+    programs = programs_of(round_, plan.digits, tuple(one.steps for one in plan.passes))
+    passes: list[_Pass] = []
+    for number, program in enumerate(programs):
+        passes.append(_Pass(tiles, number, program, first_dims))
+    return tuple(passes)
 
 
 class _Tile:
@@ -479,21 +458,30 @@ class _Tile:
     def __init__(self, tiles: BlockTiles, common: _Pass, box: Box) -> None:
         self.common = common
         self.one = common.one
-        self.inner = common.inner
         self.round = tiles.job.round
         self.block = tiles.job.block
         self.dtype = tiles.job.dtype
         self.part = tuple(itertools.starmap(slice, box))
-        self.starts = [low for low, _ in box]
+        #: Position of the tile in the array, along each dimension of the tile.
+        self.origin = self._origin(box)
         #: Mirror images and filters use the last parts of the buffer.
         self.scratch = common.offsets[-2]
         self.filters: list[Filter] = []
         self.filter_places = 0
-        self.done: list[Computation] = []
+        self.computations: list[Computation] = []
         self.real = np.empty(0, self.dtype).real.dtype.str
         r2c = any(line.step.kind == "r2c" for line in common.begun)
         self.now = DeviceArray(0, shape_of(self.part), self.real if r2c else self.dtype)
         self.place = 0
+
+    def _origin(self, box: Box) -> Block:
+        """Return the position of the tile: its own in the block, and that of the block."""
+        origin = [low for low, _ in box]
+        first_dims = iter(self.common.firsts)
+        for axis, number in zip(self.round.source.axes, self.block, strict=True):
+            for low, _ in axis.intervals(number):
+                origin[next(first_dims)] += low
+        return tuple(origin)
 
     def work(self) -> TileWork:
         """Return the description."""
@@ -501,29 +489,31 @@ class _Tile:
         common = self.common
         source = self.now
         loads, view = self._moves(one.view, self.part, common.begun, before=True)
-        for step, dim in common.steps:
-            if step.kind == "r2c":
-                self._real_fft("r2c", dim, step.length // 2 + 1, self.dtype)
-        self._multiply(self._before())
-        for sign, dims in common.signs.items():
-            self._fft(dims, sign)
-        for line in common.filtered:
-            self._convolve(line)
-        self._multiply(self._after())
-        for step, dim in common.steps:
-            if step.kind == "c2r":
-                self._real_fft("c2r", dim, step.length, self.real)
-        if one.reorders:
-            self._reorder()
-        changed = zip(self.part, one.view, one.after, strict=True)
-        ends = [cut if before == n else slice(0, n) for cut, before, n in changed]
-        part = tuple(ends[d] for d in one.order)
-        shape = tuple(one.after[d] for d in one.order)
-        stores, stored_view = self._moves(shape, part, common.ended, before=False)
+        for operation in common.operations:
+            if isinstance(operation, MemoryPass):
+                self._pass_over(operation)
+            elif isinstance(operation, tiles_program.Product):
+                self._multiply_filter(operation)
+            else:
+                self._fft(operation)
+        part: list[slice] = []
+        for dim in one.order:
+            is_whole = one.view[dim] != one.after[dim]
+            part.append(slice(0, one.after[dim]) if is_whole else self.part[dim])
+        shape = tuple(one.after[dim] for dim in one.order)
+        stores, stored_view = self._moves(shape, tuple(part), common.ended, before=False)
         scratch = DeviceArray(self.scratch, (source.size,), self.dtype) if one.mirrored else None
-        filters = tuple(self.filters)
-        done = tuple(self.done)
-        return TileWork(view, loads, source, filters, done, self.now, stored_view, stores, scratch)
+        return TileWork(
+            view=view,
+            loads=loads,
+            source=source,
+            filters=tuple(self.filters),
+            computations=tuple(self.computations),
+            result=self.now,
+            stored_view=stored_view,
+            stores=stores,
+            scratch=scratch,
+        )
 
     # --- host blocks with a part of the digits --------------------------------------------------
 
@@ -561,10 +551,11 @@ class _Tile:
         twiddles = tuple[Twiddle, ...]()
         if not before:  # the last digit goes up to half of its radix
             cut = own_part[-1]
-            half = slice(max(cut.start, 1), min(cut.stop, (radices[-1] + 1) // 2))
-            own_part = (*own_part[:-1], half)
+            halved_cut = slice(max(cut.start, 1), min(cut.stop, (radices[-1] + 1) // 2))
+            own_part = (*own_part[:-1], halved_cut)
             end = n // 2 + 1
             twiddles = self._turned_back(line)
+        stored_origin = tuple(self.origin[dim] for dim in self.one.order)
         digits = self.now
         itemsize = np.dtype(self.dtype).itemsize
         at = 0
@@ -584,14 +575,22 @@ class _Tile:
                 backwards = first <= dim < behind and image_steps[dim - first] < 0
                 start += ((cut.stop - 1 if backwards else cut.start) - around.start) * steps[dim]
                 steps[dim] *= -1 if backwards else 1
-            by = Multiply(shape, self.dtype, conjugate=True, twiddles=twiddles)
+            by = Multiply(
+                shape,
+                self.dtype,
+                conjugate=True,
+                factors=twiddles,
+                origin=stored_origin if twiddles else (),
+            )
             ways = (dense(shape, 1), at), (tuple(steps), start)
             copies.append((shape, ways if before else ways[::-1], by))
             at += math.prod(shape)
         beside = DeviceArray(self.scratch, (at,), self.dtype)
         ends = (beside, digits) if before else (digits, beside)
         for shape, (source, target), by in copies:
-            self.done.append(Computation(Strided(shape, *source, *target, self.dtype, by), *ends))
+            self.computations.append(
+                Computation(Strided(shape, *source, *target, self.dtype, by), *ends)
+            )
 
     # --- operations -------------------------------------------------------------------------------
 
@@ -601,143 +600,79 @@ class _Tile:
         if shape is not None:
             self.place = 1 - self.place
             self.now = DeviceArray(self.common.offsets[self.place], shape, dtype or source.dtype)
-        self.done.append(Computation(op, source, self.now))
+        self.computations.append(Computation(op, source, self.now))
 
-    def _multiply(self, op: Multiply) -> None:
-        if op != Multiply(op.shape, op.dtype):
-            self._do(op)
-
-    def _reorder(self) -> None:
-        """Transpose the dimensions to the order of storage, with the preceding factors.
-
-        That takes one pass over the GPU's memory instead of two.
-        """
-        last = self.done[-1].op if self.done else None
-        order = self.one.order
+    def _pass_over(self, memory_pass: MemoryPass) -> None:
+        """Apply scale, conjugation and factors, and transpose to the order of storage."""
         shape = self.now.shape
-        by = last if isinstance(last, Multiply) else None
-        if by is not None:
-            self.done.pop()
+        order = memory_pass.order
+        multiply = Multiply(
+            shape,
+            self.dtype,
+            memory_pass.scale,
+            memory_pass.conjugate,
+            memory_pass.factors,
+            self.origin if memory_pass.factors else (),
+        )
+        if not order:
+            self._do(multiply)
+            return
+        changes_values = memory_pass != MemoryPass(order=order)
+        by = multiply if changes_values else None
         op = transposed(shape, order, self.now.dtype, by)
         self._do(op, tuple(shape[dim] for dim in order))
 
-    def _fft(self, dims: Sequence[int], sign: int) -> None:
-        shape = self.now.shape
-        self._do(FFT("c2c", shape, shape, tuple(dims), sign, self.dtype))
-
-    def _real_fft(self, kind: Kind, dim: int, n: int, dtype: str) -> None:
+    def _fft(self, fft: tiles_program.FFT) -> None:
+        """Transform in place, or from or to real values in the other buffer."""
         before = self.now.shape
-        after = (*before[:dim], n, *before[dim + 1 :])
-        sign = 1 if kind == "c2r" else -1
-        self._do(FFT(kind, before, after, (dim,), sign, self.dtype), after, dtype)
+        if fft.kind == "c2c":
+            self._do(FFT("c2c", before, before, fft.dims, fft.sign, self.dtype))
+            return
+        dim = fft.dims[-1]
+        length = fft.lengths[-1]
+        dtype = self.real
+        if fft.kind == "r2c":
+            length = half(length)
+            dtype = self.dtype
+        after = (*before[:dim], length, *before[dim + 1 :])
+        self._do(FFT(fft.kind, before, after, fft.dims, fft.sign, self.dtype), after, dtype)
 
-    def _convolve(self, line: _Line) -> None:
-        """Multiply by the spectrum of a filter, then transform the last digit back."""
-        step, digits, own, begin = line
-        others = self.round.source.axes[step.axis].shape(self.block[step.axis])[:-1]
+    def _multiply_filter(self, product: tiles_program.Product) -> None:
+        """Multiply by the spectrum of a filter."""
+        digits = product.lengths
+        begin = product.dim
         end = begin + len(digits)
+        other_shape = self.round.source.axes[product.axis].shape(self.block[product.axis])[:-1]
         shape = self.now.shape
-        dims = range(self.common.firsts[own - len(others)], end)
+        dims = range(product.first, end)
         # The index of the spectrum has the digits from the last to the first.
         order = (*range(begin), *reversed(range(begin, end)), *range(end, len(shape)))
-        kept = tuple(n if d in dims else 1 for d, n in enumerate(shape))
-        array = self._filter_place(tuple(kept[d] for d in order))
+        own_shape = tuple(n if d in dims else 1 for d, n in enumerate(shape))
+        array = self._filter_place(tuple(own_shape[d] for d in order))
         part = tuple(self.part[d] for d in order if d in dims)
-        self.filters.append(Filter(step.axis, (*others, *digits[::-1]), part, array))
+        self.filters.append(Filter(product.axis, (*other_shape, *digits[::-1]), part, array))
         if len(digits) > 1:
-            turned = self._filter_place(kept)
-            self.done.append(Computation(transposed(array.shape, order, self.dtype), array, turned))
-            array = turned
-        self.done.append(Computation(Product(shape, kept, self.dtype), array, self.now))
-        self._fft((end - 1,), -step.sign)
+            reversed_array = array
+            array = self._filter_place(own_shape)
+            op = transposed(reversed_array.shape, order, self.dtype)
+            self.computations.append(Computation(op, reversed_array, array))
+        op_product = Product(shape, own_shape, self.dtype)
+        self.computations.append(Computation(op_product, array, self.now))
 
     def _filter_place(self, shape: Block) -> DeviceArray:
         """Return the next part for a filter, from the end of the buffer on."""
         self.filter_places += 1
         return DeviceArray(self.common.offsets[-1 - self.filter_places], shape, self.dtype)
 
-    # --- factors: twiddles, chirps and a scale ----------------------------------------------------
-
-    def _before(self) -> Multiply:
-        """Return the factors before complex FFTs, where some steps begin."""
-        conjugate = any(
-            line.step.kind == "r2c" and line.step.sign > 0 for line in self.common.begun
-        )
-        chirps = []
-        for line in self.common.begun:
-            if (chirp := line.step.chirp_in) is not None:
-                digit = line.step.source
-                place = self._index(self.round.source, line, digit.stage)
-                place += self._own(self.inner.source, line.dim, 0, digit.stride)
-                chirps.append(ChirpFactor(chirp.length, chirp.sign, place))
-        shape = self.now.shape
-        return Multiply(shape, self.dtype, conjugate=conjugate, chirps=tuple(chirps))
-
-    def _after(self) -> Multiply:
-        """Return the factors after complex FFTs, where some steps end."""
-        common = self.common
-        target = self.round.target
-        made = self.inner.target
-        twiddles = []
-        chirps = []
-        for inner, dim in common.steps:
-            if inner.twiddle is not None:
-                left = Term(dim, 0, 1, NO_MODULUS, 1)
-                # of the digits of a split dimension that are still to be transformed
-                right = self._own(made, inner.axis, inner.target.stage - 1, 1)
-                sign = inner.sign if inner.convolve is None else -inner.sign
-                twiddles.append(Twiddle(inner.twiddle, sign, (left,), right))
-        for line in common.ended:
-            step = line.step
-            digit = line.step.target
-            sign, stage = (-step.sign, 2) if line.filtered else (step.sign, 1)
-            if step.twiddle is not None:
-                own = self._own(made, line.dim, stage, 1)
-                right = self._index(target, line, digit.stage - 1)
-                twiddles.append(Twiddle(step.twiddle, sign, own, right))
-            if (chirp := step.chirp_out) is not None:
-                place = self._index(target, line, digit.stage)
-                place += self._own(made, line.dim, stage, digit.stride)
-                chirps.append(ChirpFactor(chirp.length, chirp.sign, place))
-        conjugate = any(line.step.kind == "c2r" and line.step.sign < 0 for line in common.ended)
-        if conjugate:  # of the product, so the signs of the factors change
-            twiddles = [replace(found, sign=-found.sign) for found in twiddles]
-            chirps = [replace(found, sign=-found.sign) for found in chirps]
-        factors = common.scale, conjugate, tuple(twiddles), tuple(chirps)
-        return Multiply(self.now.shape, self.dtype, *factors)
-
     def _turned_back(self, line: _Line) -> tuple[Twiddle, ...]:
         """Return the factors for the mirror image of values multiplied by the step's twiddle.
 
         Of N values, conj(X[k] w^(k r)) times w^(N r) is conj(X[k]) w^((N - k) r).
         """
-        step = line.step
-        stored = self.one.order.index
-        if step.twiddle is None:
+        twiddle = self.common.last_twiddle(line)
+        if twiddle is None:
             return ()
-        right = self._index(self.round.target, line, step.target.stage - 1)
-        behind = tuple(replace(term, dim=stored(term.dim)) for term in right)
-        length = Term(0, NO_MODULUS, NO_MODULUS, NO_MODULUS, step.length)  # at every place
-        return (Twiddle(step.twiddle, step.sign, (length,), behind),)
-
-    def _own(self, layout: Layout, dim: int, stage: int, stride: int) -> tuple[Term, ...]:
-        """Return the index of a stage from the tile's digits of a dimension of the block."""
-        return tuple(
-            term
-            for place, group in enumerate(layout.axes[dim].groups, self.common.firsts[dim])
-            for term in _terms(group, self.starts[place], stage, place, stride)
-        )
-
-    def _index(self, layout: Layout, line: _Line, stage: int) -> tuple[Term, ...]:
-        """Return the index of a stage from the other dimensions of a step's axis."""
-        axis = layout.axes[line.step.axis]
-        block = self.block[line.step.axis]
-        firsts = self.common.firsts
-        first = sum(len(other.groups) for other in layout.axes[: line.step.axis])
-        groups = enumerate(zip(axis.groups, axis.intervals(block), strict=True), first)
-        return tuple(
-            term
-            for dim, (group, (low, _)) in groups
-            if dim != line.dim
-            for term in _terms(group, low + self.starts[firsts[dim]], stage, firsts[dim])
-        )
+        stored_dim = self.one.order.index
+        others = tuple(replace(term, dim=stored_dim(term.dim)) for term in twiddle.others)
+        own = constant_index(line.step.length)
+        return (replace(twiddle, own=own, others=others, divisor=ONE),)

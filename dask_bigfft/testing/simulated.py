@@ -33,18 +33,16 @@ from dask_bigfft.gpu.operations import (
     Multiply,
     Product,
     Strided,
-    Term,
-    Twiddle,
     dense,
     runs,
 )
 from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS
-from dask_bigfft.gpu.tile_work import NO_MODULUS
 from dask_bigfft.kernels.segmented import SegmentedView, ShardView
 from dask_bigfft.kernels.twiddle import chirp, unit_roots
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.tile_plan import ALIGNMENT
+from dask_bigfft.tiles.program import ChirpFactor, Index, Twiddle
 
 #: Byte that fills unwritten memory, so that floating point numbers are NaN.
 POISON = 0xFF
@@ -77,17 +75,17 @@ def transformed(op: FFT, x: Array) -> Array:
     return np.asarray(scipy.fft.ifftn(x, axes=op.dims, norm="forward"))
 
 
-def index_of(terms: tuple[Term, ...], shape: Block) -> Array:
-    """Return the sum of terms at every place of an array, as broadcastable integers."""
-    index = np.zeros((1,) * len(shape), np.int64)
-    for term in terms:
-        stop = term.start + shape[term.dim]
-        places = np.arange(term.start, stop, dtype=np.int64)
-        values = places // term.divisor % term.modulus * term.stride
-        along_dim = [1] * len(shape)
+def index_of(index: Index, op: Multiply) -> Array:
+    """Return an index at every place of an array, as broadcastable integers."""
+    values = np.zeros((1,) * len(op.shape), np.int64)
+    for term in index:
+        start = op.start(term)
+        positions = np.arange(start, start + op.shape[term.dim], dtype=np.int64) % term.size
+        digits = positions // term.divisor % term.modulus * term.stride
+        along_dim = [1] * len(op.shape)
         along_dim[term.dim] = -1
-        index = index + values.reshape(along_dim)
-    return index
+        values = values + digits.reshape(along_dim)
+    return values
 
 
 def _in_parts(function: Callable[[Array], Array], index: Array) -> Array:
@@ -100,11 +98,11 @@ def _in_parts(function: Callable[[Array], Array], index: Array) -> Array:
 
 def _twiddle(
     factor: Twiddle,
-    shape: Block,
+    op: Multiply,
     most: int,
 ) -> Array:
     """Return twiddles; an error is raised for a power of at least `most` times the modulus."""
-    power = index_of(factor.left, shape) * index_of(factor.right, shape)
+    power = index_of(factor.own, op) * index_of(factor.others, op)
     if power.size and power.max() >= most * factor.modulus:
         raise DeviceError(f"the product of indices reaches {most} times the modulus in {factor}")
     return _in_parts(lambda part: unit_roots(part, factor.modulus, factor.sign), power)
@@ -117,18 +115,21 @@ def multiplied(op: Multiply | None, x: Array) -> Array:
     """
     if op is None:
         return x
+    chirp_factors = [factor for factor in op.factors if isinstance(factor, ChirpFactor)]
     factors: Any = op.scale
-    for twiddle in op.twiddles:
-        factors = factors * _twiddle(twiddle, op.shape, 4 if op.chirps else 1)
-    places = [index_of(chirp_factor.place, op.shape) for chirp_factor in op.chirps]
-    for chirp_factor, place in zip(op.chirps, places, strict=True):
-        values_at = partial(chirp, length=chirp_factor.length, sign=chirp_factor.sign)
-        factors = factors * _in_parts(values_at, place)
+    for factor in op.factors:
+        if isinstance(factor, Twiddle):
+            factors = factors * _twiddle(factor, op, 4 if chirp_factors else 1)
+    is_behind: Any = False
+    for chirp_factor in chirp_factors:
+        wave = chirp_factor.chirp
+        places = index_of(chirp_factor.own + chirp_factor.others, op) * wave.step + wave.offset
+        values_at = partial(chirp, length=wave.length, sign=wave.sign)
+        factors = factors * _in_parts(values_at, places) * 1j**wave.turns
+        is_behind = is_behind | (places >= wave.length)
     with np.errstate(invalid="ignore"):  # values beyond the end of a chirp
         product = np.asarray((np.conj(x) if op.conjugate else x) * factors)
-    for chirp_factor, place in zip(op.chirps, places, strict=True):
-        product = np.where(place < chirp_factor.length, product, 0)
-    return product
+    return np.where(is_behind, 0, product) if chirp_factors else product
 
 
 def places_at(
@@ -137,17 +138,13 @@ def places_at(
     counts: Block,
 ) -> Array:
     """Return the places of the elements of one side of a `Strided` in its array."""
-    terms = []
+    places = np.full((1,) * len(counts), start, np.int64)
     for dim, stride in enumerate(strides):
-        term = Term(
-            dim,
-            start=0,
-            divisor=1,
-            modulus=NO_MODULUS,
-            stride=stride,
-        )
-        terms.append(term)
-    return start + index_of(tuple(terms), counts)
+        along_dim = [1] * len(counts)
+        along_dim[dim] = -1
+        positions = np.arange(counts[dim], dtype=np.int64)
+        places = places + (positions * stride).reshape(along_dim)
+    return places
 
 
 def computed(

@@ -13,6 +13,7 @@ A round is made into a program once (`program_of`), and an executor lowers the p
 calls and loops.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +21,9 @@ from functools import cached_property, lru_cache, reduce
 from operator import mul
 from typing import Literal
 
-from dask_bigfft.transforms.layout import AxisLayout, Group, Layout
+from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.transforms.rounds import Round
-from dask_bigfft.transforms.steps import Chirp, Divisor, Kind, Step
+from dask_bigfft.transforms.steps import Chirp, Divisor, Kind, Step, axis_program
 
 Shape = tuple[int, ...]
 
@@ -64,6 +65,12 @@ class Term:
 
 #: An index: the sum of its terms.
 Index = tuple[Term, ...]
+
+
+def constant_index(value: int) -> Index:
+    """Return the index that has one value everywhere."""
+    digit = NO_MODULUS // 2
+    return (Term(0, divisor=digit, modulus=2, stride=value, offset=digit),)
 
 
 @dataclass(frozen=True)
@@ -143,14 +150,17 @@ class Product:
     axis : int
         Axis of the array that is filtered.
     dim : int
-        Dimension of the tile that the round transforms.
+        Dimension of the tile that has the first digit of the filtered step.
     first : int
         First dimension of the tile that belongs to the axis.
+    lengths : tuple of int
+        Lengths of the digits, which are in consecutive dimensions of the tile.
     """
 
     axis: int
     dim: int
     first: int
+    lengths: Shape
 
 
 Operation = FFT | Multiply | Product
@@ -171,13 +181,25 @@ class Program:
     operations: tuple[Operation, ...]
     dims: Shape
 
+    @property
+    def factors(self) -> Iterator[Twiddle | ChirpFactor]:
+        """All computed factors, in order."""
+        for operation in self.operations:
+            if isinstance(operation, Multiply):
+                yield from operation.factors
+
+    @property
+    def divisor(self) -> Divisor:
+        """Product of the divisors of all operations."""
+        ffts = [operation for operation in self.operations if isinstance(operation, FFT)]
+        divisors = [fft.divisor for fft in ffts] + [factor.divisor for factor in self.factors]
+        return reduce(mul, divisors, ONE)
+
     def twiddle_of(self, dim: int) -> Twiddle | None:
         """Return the twiddle of the digit in a dimension, if it has one."""
-        for operation in self.operations:
-            factors = operation.factors if isinstance(operation, Multiply) else ()
-            for factor in factors:
-                if isinstance(factor, Twiddle) and factor.own[0].dim == dim:
-                    return factor
+        for factor in self.factors:
+            if isinstance(factor, Twiddle) and factor.own[0].dim == dim:
+                return factor
         return None
 
     @cached_property
@@ -214,85 +236,280 @@ class Program:
 # --- from a round to its program ------------------------------------------------------------------
 
 
+#: The digits that a pass transforms: number of a step of the round, and of its own step.
+PassSteps = tuple[tuple[int, int], ...]
+
+
 @lru_cache(maxsize=256)
 def program_of(round_: Round) -> Program:
-    """Return the program of a round."""
-    steps = [_RoundStep(round_, step, round_.dim(step)) for step in round_.steps]
-    operations: list[Operation] = []
-    for own in steps:
-        if own.step.kind == "r2c":
-            operations.append(_fft("r2c", [own]))
-    chirps_in = [own.chirp_in() for own in steps if own.step.chirp_in is not None]
-    if chirps_in:
-        operations.append(Multiply(tuple(chirps_in)))
-    complex_steps = [own for own in steps if own.step.kind == "c2c"]
-    for sign in dict.fromkeys(own.step.sign for own in complex_steps):
-        operations.append(_fft("c2c", [own for own in complex_steps if own.step.sign == sign]))
-    for own in steps:
-        if own.step.convolve is not None:
-            operations.append(Product(own.step.axis, own.dim, own.first_dim))
-            operations.append(FFT("c2c", (own.dim,), (own.step.length,), -own.step.sign))
-    twiddles = [own.twiddle() for own in steps if own.step.twiddle is not None]
-    chirps_out = [own.chirp_out() for own in steps if own.step.chirp_out is not None]
-    if twiddles or chirps_out:
-        operations.append(Multiply((*twiddles, *chirps_out)))
-    for own in steps:
-        if own.step.kind == "c2r":
-            operations.append(_fft("c2r", [own]))
-    return Program(tuple(_joined(operations)), tuple(own.dim for own in steps))
+    """Return the program of a round whose FFTs are not split."""
+    digits = tuple((step.length,) for step in round_.steps)
+    steps = tuple((number, 0) for number in range(len(digits)))
+    (program,) = programs_of(round_, digits, (steps,))
+    return program
+
+
+@lru_cache(maxsize=256)
+def programs_of(
+    round_: Round,
+    digits: tuple[Shape, ...],
+    passes: tuple[PassSteps, ...],
+) -> tuple[Program, ...]:
+    """Return the programs of the passes of a round over a block.
+
+    An FFT may be split into digits, each of which is a dimension of the tile and is transformed by
+    a pass of its own.
+
+    Parameters
+    ----------
+    round_ : Round
+        The round.
+    digits : tuple of tuple of int
+        For each step of the round, the digits of its FFT in the order of their transforms.
+    passes : tuple of tuple of (int, int)
+        For each pass, the numbers of steps of the round, and of their own steps (`own_steps`).
+    """
+    first_dims = first_tile_dims(round_, digits)
+    lines: list[_Line] = []
+    for step, lengths in zip(round_.steps, digits, strict=True):
+        block_dim = round_.dim(step)
+        lines.append(_Line(round_, step, lengths, block_dim, first_dims))
+    # The digit in each dimension of a line, as far as its steps are done.
+    places = [[own.source for own in line.steps[: len(line.lengths)]] for line in lines]
+    programs: list[Program] = []
+    for numbers in passes:
+        pass_steps: list[_PassStep] = []
+        for line_number, own_number in numbers:
+            line = lines[line_number]
+            line_places = places[line_number]
+            own = line.steps[own_number]
+            position = line_places.index(own.source)
+            pass_steps.append(
+                _PassStep(
+                    line=line,
+                    number=own_number,
+                    dim=line.first_dim + position,
+                    digits_before=tuple(line_places),
+                    digits_after=tuple(
+                        own.target if place == position else digit
+                        for place, digit in enumerate(line_places)
+                    ),
+                )
+            )
+            line_places[position] = own.target
+        programs.append(_pass_program(pass_steps))
+    return tuple(programs)
+
+
+def first_tile_dims(round_: Round, digits: Sequence[Shape]) -> tuple[int, ...]:
+    """Return the first dimension of a tile for each dimension of a block, and their number.
+
+    Parameters are those of `programs_of`.
+    """
+    counts = [1] * sum(len(axis.groups) for axis in round_.source.axes)
+    for step, lengths in zip(round_.steps, digits, strict=True):
+        counts[round_.dim(step)] = len(lengths)
+    return tuple(itertools.accumulate(counts, initial=0))
+
+
+def own_steps(block_dim: int, step: Step, lengths: Shape) -> tuple[Step, ...]:
+    """Return the steps of a step whose FFT is split into digits of some lengths.
+
+    There is one step per digit. A convolution has one less than twice as many, because its steps
+    after the middle one transform back.
+    """
+    is_convolution = step.convolve is not None
+    program = axis_program(
+        block_dim,
+        step.length,
+        lengths,
+        kind=step.kind,
+        sign=step.sign,
+        bluestein=is_convolution,
+    )
+    if not is_convolution or step.sign == program.steps[0].sign:
+        return program.steps
+    return tuple(replace(own, sign=-own.sign) for own in program.steps)
+
+
+class _Line:
+    """Step of a round, and the dimensions of a tile that have its digits.
+
+    Parameters
+    ----------
+    round_, step : Round, Step
+        The round, and one of its steps.
+    lengths : tuple of int
+        Lengths of the digits in the order of their transforms.
+    block_dim : int
+        Dimension of a block that the step transforms.
+    first_dims : tuple of int
+        First dimension of a tile for each dimension of a block.
+    """
+
+    def __init__(
+        self,
+        round_: Round,
+        step: Step,
+        lengths: Shape,
+        block_dim: int,
+        first_dims: Shape,
+    ) -> None:
+        self.round = round_
+        self.step = step
+        self.lengths = lengths
+        self.block_dim = block_dim
+        self.first_dims = first_dims
+        #: First dimension of the tile that has a digit of the step.
+        self.first_dim = first_dims[block_dim]
+        self.steps = own_steps(block_dim, step, lengths)
+        #: Stage of the digits after all steps.
+        self.last_stage = 1 if step.convolve is None else 2
+
+    @property
+    def axis_first_dim(self) -> int:
+        """First dimension of a tile that belongs to the axis of the step."""
+        return self.first_dims[self._axis_first_block_dim]
+
+    @property
+    def _axis_first_block_dim(self) -> int:
+        return sum(len(axis.groups) for axis in self.round.source.axes[: self.step.axis])
+
+    def others(self, layout: Layout, stage: int) -> Index:
+        """Return the index of a stage from the axis' other dimensions."""
+        axis = layout.axes[self.step.axis]
+        terms = axis_terms(axis, stage, self._axis_first_block_dim, skip=self.block_dim)
+        return tuple(replace(term, dim=self.first_dims[term.dim]) for term in terms)
+
+    def own(self, digits: Sequence[Digit], stage: int, stride: int = 1) -> Index:
+        """Return the index of a stage from the digits of the step, times a stride."""
+        terms: list[Term] = []
+        for dim, digit in enumerate(digits, self.first_dim):
+            if digit.stage == stage and digit.size > 1:
+                terms.append(Term(dim, 1, NO_MODULUS, digit.stride * stride))
+        # A digit with a single value is at position 0.
+        return tuple(terms) or (Term(self.first_dim, 1, NO_MODULUS, stride),)
 
 
 @dataclass(frozen=True)
-class _RoundStep:
-    """Step of a round, and the dimension of a block that has its digit."""
+class _PassStep:
+    """Own step of a step of a round, in a pass.
 
-    round_: Round
-    step: Step
+    Parameters
+    ----------
+    line : _Line
+        The step of the round.
+    number : int
+        Number of the own step.
+    dim : int
+        Dimension of the tile that is transformed.
+    digits_before, digits_after : tuple of Digit
+        Digits in the dimensions of the line before and after the step.
+    """
+
+    line: _Line
+    number: int
     dim: int
+    digits_before: tuple[Digit, ...]
+    digits_after: tuple[Digit, ...]
 
     @property
-    def first_dim(self) -> int:
-        """First dimension of a block that belongs to the axis of the step."""
-        return sum(len(axis.groups) for axis in self.round_.source.axes[: self.step.axis])
+    def own(self) -> Step:
+        """The own step."""
+        return self.line.steps[self.number]
 
     @property
-    def own_divisor(self) -> Divisor:
-        """Divisor of the step's FFT: no factor after it divides."""
-        if self.step.twiddle is not None or self.step.chirp_out is not None:
+    def begins(self) -> bool:
+        """True if this is the first own step."""
+        return self.number == 0
+
+    @property
+    def ends(self) -> bool:
+        """True if this is the last own step."""
+        return self.number == len(self.line.steps) - 1
+
+    @property
+    def fft_divisor(self) -> Divisor:
+        """Divisor of the FFT: that of the whole step if no factor after it divides."""
+        step = self.line.step
+        if not self.ends or step.twiddle is not None or step.chirp_out is not None:
             return ONE
-        return self.step.divisor
+        return step.divisor
 
-    def chirp_in(self) -> ChirpFactor:
-        """Return the chirp that multiplies the step's input."""
-        assert self.step.chirp_in is not None
-        digit = self.step.source
-        own = (Term(self.dim, 1, NO_MODULUS, digit.stride),)
-        others = self._others(self.round_.source, digit.stage)
-        return ChirpFactor(self.step.chirp_in, own, others)
+    def chirps_in(self) -> Iterator[ChirpFactor]:
+        """Yield the chirp that multiplies the input of the line."""
+        line = self.line
+        if self.begins and line.step.chirp_in is not None:
+            digit = line.step.source
+            own = line.own(self.digits_before, stage=0, stride=digit.stride)
+            others = line.others(line.round.source, digit.stage)
+            yield ChirpFactor(line.step.chirp_in, own, others)
 
-    def twiddle(self) -> Twiddle:
-        """Return the twiddle that follows, over the digits that are still to be transformed."""
-        step = self.step
-        assert step.twiddle is not None
-        own = (Term(self.dim, 1, NO_MODULUS, 1),)
-        others = self._others(self.round_.target, step.target.stage - 1)
-        # After a convolution it belongs to the inverse FFT.
-        sign = step.sign if step.convolve is None else -step.sign
-        divisor = ONE if step.chirp_out is not None else step.divisor
-        return Twiddle(step.twiddle, sign, own, others, divisor)
+    def twiddles_between(self) -> Iterator[Twiddle]:
+        """Yield the twiddle over the digits of the line that are still to be transformed."""
+        own = self.own
+        if own.twiddle is not None:
+            # After a convolution it belongs to the inverse FFT.
+            sign = own.sign if own.convolve is None else -own.sign
+            others = self.line.own(self.digits_after, stage=own.target.stage - 1)
+            yield Twiddle(own.twiddle, sign, (Term(self.dim, 1, NO_MODULUS, 1),), others)
 
-    def chirp_out(self) -> ChirpFactor:
-        """Return the chirp that multiplies the step's output."""
-        assert self.step.chirp_out is not None
-        digit = self.step.target
-        own = (Term(self.dim, 1, NO_MODULUS, digit.stride),)
-        others = self._others(self.round_.target, digit.stage)
-        return ChirpFactor(self.step.chirp_out, own, others, self.step.divisor)
+    def twiddles_after(self) -> Iterator[Twiddle]:
+        """Yield the twiddle over the other digits of the axis that are still to be transformed."""
+        line = self.line
+        step = line.step
+        if self.ends and step.twiddle is not None:
+            sign = step.sign if step.convolve is None else -step.sign
+            own = line.own(self.digits_after, stage=line.last_stage)
+            others = line.others(line.round.target, step.target.stage - 1)
+            divisor = ONE if step.chirp_out is not None else step.divisor
+            yield Twiddle(step.twiddle, sign, own, others, divisor)
 
-    def _others(self, layout: Layout, stage: int) -> Index:
-        """Return the index of a stage from the axis' other dimensions."""
-        axis = layout.axes[self.step.axis]
-        return axis_terms(axis, stage, self.first_dim, skip=self.dim)
+    def chirps_out(self) -> Iterator[ChirpFactor]:
+        """Yield the chirp that multiplies the output of the line."""
+        line = self.line
+        step = line.step
+        if self.ends and step.chirp_out is not None:
+            own = line.own(self.digits_after, line.last_stage, step.target.stride)
+            others = line.others(line.round.target, step.target.stage)
+            yield ChirpFactor(step.chirp_out, own, others, step.divisor)
+
+
+def _pass_program(steps: Sequence[_PassStep]) -> Program:
+    """Return the program of a pass."""
+    operations: list[Operation] = []
+    for step in steps:
+        if step.own.kind == "r2c":
+            operations.append(_fft("r2c", [step]))
+    _add_factors(operations, [step.chirps_in() for step in steps])
+    complex_steps = [step for step in steps if step.own.kind == "c2c"]
+    for sign in dict.fromkeys(step.own.sign for step in complex_steps):
+        operations.append(_fft("c2c", [step for step in complex_steps if step.own.sign == sign]))
+    for step in steps:
+        if step.own.convolve is not None:
+            line = step.line
+            product = Product(line.step.axis, line.first_dim, line.axis_first_dim, line.lengths)
+            operations.append(product)
+            operations.append(FFT("c2c", (step.dim,), (step.own.length,), -line.step.sign))
+    factors: list[Iterator[Twiddle | ChirpFactor]] = []
+    factors += [step.twiddles_between() for step in steps]
+    factors += [step.twiddles_after() for step in steps]
+    factors += [step.chirps_out() for step in steps]
+    _add_factors(operations, factors)
+    for step in steps:
+        if step.own.kind == "c2r":
+            operations.append(_fft("c2r", [step]))
+    return Program(tuple(_joined(operations)), tuple(step.dim for step in steps))
+
+
+def _add_factors(
+    operations: list[Operation],
+    factors: Sequence[Iterator[Twiddle | ChirpFactor]],
+) -> None:
+    """Append one product with all factors, if there are any."""
+    multiply = Multiply(tuple(itertools.chain.from_iterable(factors)))
+    if multiply.factors:
+        operations.append(multiply)
 
 
 def axis_terms(axis: AxisLayout, stage: int, first_dim: int, skip: int | None = None) -> Index:
@@ -334,12 +551,12 @@ def _group_terms(group: Group, stage: int, dim: int) -> Iterator[Term]:
         divisor *= max(digit.size, 1)
 
 
-def _fft(kind: Kind, steps: Sequence[_RoundStep]) -> FFT:
+def _fft(kind: Kind, steps: Sequence[_PassStep]) -> FFT:
     """Return the FFTs of several steps of one kind and sign, as one operation."""
-    dims = tuple(own.dim for own in steps)
-    lengths = tuple(own.step.length for own in steps)
-    divisor = reduce(mul, (own.own_divisor for own in steps))
-    return FFT(kind, dims, lengths, steps[0].step.sign, divisor)
+    dims = tuple(step.dim for step in steps)
+    lengths = tuple(step.own.length for step in steps)
+    divisor = reduce(mul, (step.fft_divisor for step in steps))
+    return FFT(kind, dims, lengths, steps[0].own.sign, divisor)
 
 
 def _joined(operations: Sequence[Operation]) -> list[Operation]:

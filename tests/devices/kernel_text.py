@@ -15,7 +15,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from dask_bigfft.gpu.operations import ChirpFactor, Multiply, Term, Twiddle
+from dask_bigfft.gpu.operations import Multiply
+from dask_bigfft.tiles.program import ChirpFactor, Term, Twiddle
+from dask_bigfft.transforms.steps import Chirp
 
 BIG = 1 << 62
 
@@ -136,19 +138,17 @@ def factors(
 ):
     """Factors that depend on all dimensions of an array: places, digits of places, a chirp."""
     last = len(shape) - 1
-    digits = tuple(Term(d, 5, 2, 3, 4 + d) for d in range(last)) or (Term(0, 1, 1, 9, 1),)
+    digits = tuple(Term(d, 2, 3, 4 + d, offset=5) for d in range(last)) or (Term(0, 1, 9, 1, 1),)
     twiddles = (
-        Twiddle(10007 * 2**20, -1, (Term(last, 6, 1, BIG, 3),), digits),
-        Twiddle(2**45, 1, (Term(0, 2**20, 1, BIG, 33),), (Term(last, 0, 1, BIG, 1),)),
+        Twiddle(10007 * 2**20, -1, (Term(last, 1, BIG, 3, offset=6),), digits),
+        Twiddle(2**45, 1, (Term(0, 1, BIG, 33, offset=2**20),), (Term(last, 1, BIG, 1),)),
     )
     steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    place = tuple(Term(d, 0, 1, BIG, step) for d, step in enumerate(steps))
-    chirps = (ChirpFactor(max(1, math.prod(shape) - 2), 1, place),) if chirped else ()
-    return Multiply(
-        shape,
-        np.dtype(dtype).str,
-        0.5,
-        conjugate,
-        twiddles,
-        chirps,
+    place = tuple(Term(d, 1, BIG, step) for d, step in enumerate(steps))
+    length = max(1, math.prod(shape) - 2)
+    chirps = (
+        ChirpFactor(Chirp(length, 1), place[:1], place[1:]),
+        ChirpFactor(Chirp(4 * length, -1, step=2, offset=3, turns=1), place, ()),
     )
+    all_factors = (*twiddles, *chirps) if chirped else twiddles
+    return Multiply(shape, np.dtype(dtype).str, 0.5, conjugate, all_factors)

@@ -8,9 +8,11 @@ from devices.kernel_text import factors, kernels_of, needs_compiler
 
 from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.kernels import TILE
-from dask_bigfft.gpu.operations import ChirpFactor, Multiply, Product, Strided, Term, transposed
+from dask_bigfft.gpu.operations import Multiply, Product, Strided, transposed
 from dask_bigfft.testing.simulated import multiplied, places_at
 from dask_bigfft.testing.strategies import random_array
+from dask_bigfft.tiles.program import ChirpFactor, Term
+from dask_bigfft.transforms.steps import Chirp
 
 BIG = 1 << 62
 RNG = np.random.default_rng(11)
@@ -161,15 +163,8 @@ def test_what_lies_behind_the_end_of_a_chirp_is_zero_elsewhere_too(own):
     x = values((4, 50), "<c16")
     x[2, 9:] = np.nan
     x[3, 1] = np.inf
-    place = Term(0, 0, 1, BIG, 50), Term(1, 0, 1, BIG, 1)
-    by = Multiply(
-        x.shape,
-        "<c16",
-        0.5,
-        True,
-        (),
-        (ChirpFactor(109, -1, place),),
-    )
+    place = Term(0, 1, BIG, 50), Term(1, 1, BIG, 1)
+    by = Multiply(x.shape, "<c16", 0.5, True, (ChirpFactor(Chirp(109, -1), place, ()),))
     out = np.full((50, 4), np.nan, "c16")
     own.strided(transposed(x.shape, (1, 0), "<c16", by), x.ctypes.data, out.ctypes.data)
     assert not out.T.ravel()[109:].any()

@@ -7,16 +7,15 @@ from devices.blocks import values
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu.operations import (
     FFT,
-    ChirpFactor,
     DeviceArray,
     Multiply,
     Strided,
-    Term,
-    Twiddle,
     transposed,
 )
 from dask_bigfft.kernels.twiddle import unit_roots
 from dask_bigfft.testing.simulated import SimulatedGPU, multiplied
+from dask_bigfft.tiles.program import ChirpFactor, Term, Twiddle
+from dask_bigfft.transforms.steps import Chirp
 
 BIG = 10**9
 NBYTES = 1 << 12
@@ -31,22 +30,10 @@ def device():
 
 def test_multiply_makes_factors_from_terms():
     x = values(4, 6, 5)
-    # left: place along 1 from 6 on; right: the second digit (of 3 values) of the place along 0
-    twiddle = Twiddle(
-        97,
-        -1,
-        (Term(1, 6, 1, BIG, 1),),
-        (Term(0, 5, 2, 3, 4),),
-    )
-    chirp = ChirpFactor(13, 1, (Term(0, 5, 1, BIG, 2), Term(2, 0, 1, BIG, 1)))
-    op = Multiply(
-        x.shape,
-        x.dtype.str,
-        0.5,
-        True,
-        (twiddle,),
-        (chirp,),
-    )
+    # own: place along 1 from 6 on; others: the second digit (of 3 values) of the place along 0
+    twiddle = Twiddle(97, -1, (Term(1, 1, BIG, 1),), (Term(0, 2, 3, 4),))
+    chirp = ChirpFactor(Chirp(13, 1), (Term(0, 1, BIG, 2),), (Term(2, 1, BIG, 1),))
+    op = Multiply(x.shape, x.dtype.str, 0.5, True, (twiddle, chirp), origin=(5, 6, 0))
     product = multiplied(op, x)
     for (i, j, k), value in np.ndenumerate(product):
         power = (6 + j) * ((5 + i) // 2 % 3 * 4)

@@ -15,17 +15,16 @@ from dask_bigfft.gpu.cuda import available, cupy, is_pinned
 from dask_bigfft.gpu.cupy_gpu import TO_DEVICE, CupyGPU, View, copies, route
 from dask_bigfft.gpu.operations import (
     FFT,
-    ChirpFactor,
     DeviceArray,
     Multiply,
     Strided,
-    Term,
-    Twiddle,
     transposed,
 )
 from dask_bigfft.memory.arena import allocate, default_arena, pinned
 from dask_bigfft.testing.simulated import SimulatedGPU, multiplied
 from dask_bigfft.testing.strategies import random_array
+from dask_bigfft.tiles.program import ChirpFactor, Term, Twiddle
+from dask_bigfft.transforms.steps import Chirp
 
 pytestmark = NEEDS_GPU
 
@@ -201,29 +200,36 @@ def test_real_ffts(
 
 
 TWIDDLES = [
-    Twiddle(97, -1, (Term(1, 6, 1, BIG, 1),), (Term(0, 5, 2, 3, 4),)),
+    Twiddle(97, -1, (Term(1, 1, BIG, 1, offset=6),), (Term(0, 2, 3, 4, offset=5),)),
     Twiddle(
         2**52,
         1,
-        (Term(2, 2**20, 1, BIG, 3900),),
-        (Term(0, 2**15, 1, BIG, 33), Term(1, 0, 1, BIG, 1)),
+        (Term(2, 1, BIG, 3900, offset=2**20),),
+        (Term(0, 1, BIG, 33, offset=2**15), Term(1, 1, BIG, 1)),
     ),
-    Twiddle(10**15 + 37, -1, (Term(1, 10**6, 1, BIG, 7),), (Term(2, 10**7 - 5, 1, BIG, 11),)),
+    Twiddle(
+        10**15 + 37,
+        -1,
+        (Term(1, 1, BIG, 7, offset=10**6),),
+        (Term(2, 1, BIG, 11, offset=10**7 - 5),),
+    ),
 ]
-PLACE = Term(0, 0, 1, BIG, 300), Term(1, 0, 1, BIG, 50), Term(2, 0, 1, BIG, 1)
+PLACE = Term(0, 1, BIG, 300), Term(1, 1, BIG, 50), Term(2, 1, BIG, 1)
 CHIRPS = [
-    ChirpFactor(13, 1, (Term(0, 5, 1, BIG, 2), Term(2, 0, 1, BIG, 1))),
-    ChirpFactor(2**33 + 1, -1, (Term(0, 2**33 - 40, 1, BIG, 1), Term(1, 0, 1, BIG, 5))),
-    ChirpFactor(2**45 + 9, 1, (Term(0, 0, 1, BIG, 2**40 + 3), Term(2, 17, 1, BIG, 2**20 + 7))),
-    ChirpFactor(1301, 1, PLACE),
+    ChirpFactor(Chirp(13, 1), (Term(0, 1, BIG, 2, offset=5),), (Term(2, 1, BIG, 1),)),
+    ChirpFactor(
+        Chirp(2**33 + 1, -1), (Term(0, 1, BIG, 1, offset=2**33 - 40),), (Term(1, 1, BIG, 5),)
+    ),
+    ChirpFactor(
+        Chirp(2**45 + 9, 1),
+        (Term(0, 1, BIG, 2**40 + 3),),
+        (Term(2, 1, BIG, 2**20 + 7, offset=17),),
+    ),
+    ChirpFactor(Chirp(1301, 1), PLACE, ()),
+    ChirpFactor(Chirp(4 * 1301, -1, step=2, offset=1, turns=1), PLACE, ()),
 ]
 #: Behind the end of a chirp products of indices go on.
-BEYOND = Twiddle(
-    97 * 41,
-    -1,
-    PLACE[1:],
-    (Term(0, 9, 1, BIG, 3),),
-)
+BEYOND = Twiddle(97 * 41, -1, PLACE[1:], (Term(0, 1, BIG, 3, offset=9),))
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
@@ -235,7 +241,7 @@ BEYOND = Twiddle(
         *(((t,), ()) for t in TWIDDLES),
         *(((), (c,)) for c in CHIRPS),
         (tuple(TWIDDLES[:2]), (CHIRPS[1],)),
-        ((BEYOND,), (ChirpFactor(97, 1, BEYOND.left),)),
+        ((BEYOND,), (ChirpFactor(Chirp(97, 1), BEYOND.own, ()),)),
     ],
 )
 def test_multiply(
@@ -246,20 +252,8 @@ def test_multiply(
     dtype,
 ):
     x = values((4, 6, 50), dtype)
-    op = Multiply(
-        x.shape,
-        x.dtype.str,
-        0.5,
-        conjugate,
-        twiddles,
-        chirps,
-    )
-    close(
-        through(device, op, x),
-        simulated(op, x),
-        dtype,
-        4,
-    )
+    op = Multiply(x.shape, x.dtype.str, 0.5, conjugate, (*twiddles, *chirps))
+    close(through(device, op, x), simulated(op, x), dtype, 4)
 
 
 #: Shapes whose dimensions do not fill tiles, whose products are prime, or are 1, and orders.
@@ -335,15 +329,9 @@ def test_more_elements_are_turned_than_32_bits_count(device):
     if device.memory().free < 40 << 30:
         pytest.skip("the GPU has not 40 GiB free")
     cp = cupy()
-    left = Term(0, 0, 1, BIG, 1)
-    right = Term(1, 0, 1, BIG, 1)
-    by = Multiply(
-        shape,
-        "<c8",
-        0.5,
-        False,
-        (Twiddle(2**32, -1, (left,), (right,)),),
-    )
+    left = Term(0, 1, BIG, 1)
+    right = Term(1, 1, BIG, 1)
+    by = Multiply(shape, "<c8", 0.5, False, (Twiddle(2**32, -1, (left,), (right,)),))
     op = transposed(shape, (1, 0), "<c8", by)
     with cp.cuda.Device(available()[0]):
         try:

@@ -1,0 +1,196 @@
+"""Programs in the form that devices run: FFTs without divisors, and passes over memory.
+
+::
+
+    Program --for_device--> FFT | MemoryPass | Product
+
+FFT libraries of devices do not divide, and have one sign for real values. All divisors of a program
+become one scale, therefore, and another sign becomes a conjugation. A pass over memory is slower
+than its arithmetic, so that scale, conjugation, factors and a transpose share one.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from dask_bigfft.tiles.program import (
+    FFT,
+    ONE,
+    ChirpFactor,
+    Multiply,
+    Product,
+    Program,
+    Shape,
+    Twiddle,
+)
+from dask_bigfft.transforms.steps import Divisor
+
+
+@dataclass(frozen=True)
+class MemoryPass:
+    """Pass over the memory of a tile: values or their conjugates times a scale and factors.
+
+    Parameters
+    ----------
+    factors : tuple of Twiddle or ChirpFactor
+        Factors; their divisors are part of the scale.
+    scale : float
+        A common factor.
+    conjugate : bool
+        True if the values are conjugated first.
+    order : tuple of int
+        Dimensions in the order of a transpose; empty for a pass in place.
+    """
+
+    factors: tuple[Twiddle | ChirpFactor, ...] = ()
+    scale: float = 1.0
+    conjugate: bool = False
+    order: Shape = ()
+
+
+#: Pass that changes nothing.
+NO_PASS = MemoryPass()
+
+#: Operation of a device.
+DeviceOperation = FFT | MemoryPass | Product
+
+
+@lru_cache(maxsize=256)
+def for_device(
+    program: Program,
+    order: Shape = (),
+    joins: bool = False,
+) -> tuple[DeviceOperation, ...]:
+    """Return the operations of a program for a device.
+
+    Parameters
+    ----------
+    program : Program
+        The program.
+    order : tuple of int
+        Dimensions in the order of storage; empty if that is the order of the tile.
+    joins : bool
+        True to do an FFT of real values and the complex one beside it at once, where the complex
+        dimensions come first.
+    """
+    real_ffts, complex_operations, inverse_ffts = _parts(program)
+    before = MemoryPass(_popped_factors(complex_operations, 0))
+    if any(fft.sign > 0 for fft in real_ffts):
+        before = replace(before, conjugate=True)
+    after = MemoryPass(_popped_factors(complex_operations, -1), _scale(program.divisor))
+    if any(fft.sign < 0 for fft in inverse_ffts):
+        # The product is conjugated, so the signs of its factors change.
+        after = replace(after, conjugate=True, factors=tuple(map(_conjugated, after.factors)))
+    if not complex_operations and not after.conjugate:
+        # Nothing is between both passes.
+        factors = before.factors + after.factors
+        after = replace(after, conjugate=before.conjugate, factors=factors)
+        before = NO_PASS
+    transpose = MemoryPass(order=order)
+    if not inverse_ffts:
+        after = replace(after, order=order)
+        transpose = NO_PASS
+    real_ffts = [replace(fft, sign=-1) for fft in real_ffts]
+    inverse_ffts = [replace(fft, sign=1) for fft in inverse_ffts]
+    middle: list[DeviceOperation] = []
+    for operation in complex_operations:
+        assert not isinstance(operation, Multiply)
+        middle.append(operation)
+    if joins and before == NO_PASS:
+        _join_first(real_ffts, middle)
+    if joins and after == MemoryPass(scale=after.scale):
+        _join_last(middle, inverse_ffts)
+    operations = [*real_ffts, before, *middle, after, *inverse_ffts, transpose]
+    return tuple(operation for operation in operations if operation != NO_PASS)
+
+
+def _parts(program: Program) -> tuple[list[FFT], list[FFT | Multiply | Product], list[FFT]]:
+    """Return FFTs of real values, operations on complex values, and FFTs to real values.
+
+    FFTs divide by nothing, and their dimensions ascend.
+    """
+    real_ffts: list[FFT] = []
+    complex_operations: list[FFT | Multiply | Product] = []
+    inverse_ffts: list[FFT] = []
+    for operation in program.operations:
+        if not isinstance(operation, FFT):
+            complex_operations.append(operation)
+            continue
+        complex_count = len(operation.dims)
+        if operation.kind != "c2c":
+            complex_count -= 1
+            real_fft = replace(
+                operation,
+                dims=operation.dims[complex_count:],
+                lengths=operation.lengths[complex_count:],
+                divisor=ONE,
+            )
+            (real_ffts if operation.kind == "r2c" else inverse_ffts).append(real_fft)
+        if complex_count:
+            complex_operations.append(_complex_fft(operation, complex_count))
+    return real_ffts, complex_operations, inverse_ffts
+
+
+def _popped_factors(
+    operations: list[FFT | Multiply | Product],
+    position: int,
+) -> tuple[Twiddle | ChirpFactor, ...]:
+    """Remove the first or the last operation if it has factors, and return these."""
+    operation = operations[position] if operations else None
+    if not isinstance(operation, Multiply):
+        return ()
+    del operations[position]
+    return operation.factors
+
+
+def _complex_fft(fft: FFT, count: int) -> FFT:
+    """Return the FFT over the first dimensions of an operation, which are complex."""
+    pairs = sorted(zip(fft.dims[:count], fft.lengths[:count], strict=True))
+    return FFT(
+        "c2c",
+        dims=tuple(dim for dim, _ in pairs),
+        lengths=tuple(length for _, length in pairs),
+        sign=fft.sign,
+    )
+
+
+def _scale(divisor: Divisor) -> float:
+    """Return the reciprocal of a divisor."""
+    return 1.0 / (divisor.whole * math.sqrt(divisor.root))
+
+
+def _conjugated(factor: Twiddle | ChirpFactor) -> Twiddle | ChirpFactor:
+    """Return the conjugate of a factor."""
+    if isinstance(factor, Twiddle):
+        return replace(factor, sign=-factor.sign)
+    chirp = replace(factor.chirp, sign=-factor.chirp.sign, turns=-factor.chirp.turns)
+    return replace(factor, chirp=chirp)
+
+
+def _join_first(real_ffts: list[FFT], middle: list[DeviceOperation]) -> None:
+    """Join the last FFT of real values with the complex one that follows, if that is possible."""
+    if real_ffts and middle and _may_join(middle[0], real_ffts[-1]):
+        real_ffts[-1] = _joined(middle.pop(0), real_ffts[-1])
+
+
+def _join_last(middle: list[DeviceOperation], inverse_ffts: list[FFT]) -> None:
+    """Join the first FFT to real values with the complex one before it, if that is possible."""
+    if inverse_ffts and middle and _may_join(middle[-1], inverse_ffts[0]):
+        inverse_ffts[0] = _joined(middle.pop(), inverse_ffts[0])
+
+
+def _may_join(operation: DeviceOperation, real_fft: FFT) -> bool:
+    """Return whether a library does a complex FFT and one of real values at once."""
+    if not isinstance(operation, FFT) or operation.sign != real_fft.sign:
+        return False
+    return operation.dims[-1] < real_fft.dims[0]
+
+
+def _joined(operation: DeviceOperation, real_fft: FFT) -> FFT:
+    """Return a complex FFT and one of real values as one operation."""
+    assert isinstance(operation, FFT)
+    return replace(
+        real_fft,
+        dims=operation.dims + real_fft.dims,
+        lengths=operation.lengths + real_fft.lengths,
+    )

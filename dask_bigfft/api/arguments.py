@@ -7,7 +7,6 @@ argument.
 import math
 import uuid
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, TypedDict, cast
 
 import dask.array as da
@@ -109,7 +108,8 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
 
 def _refuse_containers(a: Any) -> None:
     """Raise an error for containers that hold more than numbers, such as masks or coordinates."""
-    block, allowed = meta_from_array(a) if isinstance(a, da.Array) else a, None
+    block = meta_from_array(a) if isinstance(a, da.Array) else a
+    allowed = None
     if type(a).__module__.partition(".")[0] == "xarray":
         allowed = "an array: pass .data, the array inside, or use dask_bigfft.xarray"
     elif has_unit(block):
@@ -123,8 +123,8 @@ def _refuse_containers(a: Any) -> None:
     elif hasattr(block, "todense"):
         allowed = "a dense array: take what todense() makes of it, or of each block by map_blocks"
     if allowed is not None:
-        found = f"{type(block).__module__}.{type(block).__qualname__}"
-        raise_invalid("a", found, allowed, kind=ArgumentTypeError)
+        type_name = f"{type(block).__module__}.{type(block).__qualname__}"
+        raise_invalid("a", type_name, allowed, kind=ArgumentTypeError)
 
 
 # --- rounds ---------------------------------------------------------------------------------
@@ -144,35 +144,50 @@ def parse_rounds(rounds: Any, spec: TransformSpec, variant: str) -> Rounds | Non
     rounds = config.get("bigfft.rounds") if rounds is None else rounds
     if rounds is None:
         return None
-    refuse = partial(raise_invalid, "rounds", rounds)
+    factors_of_rounds = _parse_factors(rounds, spec)
+    for axis, length in zip(spec.axes, spec.lengths, strict=True):
+        named = [factors for factors in factors_of_rounds if axis in factors]
+        factors_of_axis = [factors[axis] for factors in named]
+        if not factors_of_axis or factors_of_axis.count(-1) > 1:
+            allowed = f"one or more factors of axis {axis}, at most one of them -1"
+            raise_invalid("rounds", rounds, allowed)
+        completed = complete_factors(axis, factors_of_axis, length)
+        _check_factors(axis, completed, spec, variant)
+        for factors, factor in zip(named, completed, strict=True):
+            factors[axis] = factor
+    if spec.kind == "r2c" and spec.real_axis not in factors_of_rounds[0]:
+        raise_invalid("rounds", rounds, f"the real axis {spec.real_axis} in the first round")
+    if spec.kind == "c2r" and spec.real_axis not in factors_of_rounds[-1]:
+        raise_invalid("rounds", rounds, f"the real axis {spec.real_axis} in the last round")
+    return tuple(tuple(factors.items()) for factors in factors_of_rounds)
+
+
+def _parse_factors(rounds: Any, spec: TransformSpec) -> list[dict[int, int]]:
+    """Return a mapping of axis to factor for each round, in which a factor may be -1."""
     allowed = "a sequence with a mapping of axis to factor for each round"
     if isinstance(rounds, str) or not isinstance(rounds, Sequence) or not rounds:
-        refuse(allowed, kind=ArgumentTypeError)
-    found = []
-    for named in rounds:
-        if is_int(named) and len(spec.axes) == 1:
-            named = {spec.axes[0]: named}
-        if not isinstance(named, Mapping) or not named or not all(map(is_int, named.values())):
-            refuse(f"{allowed}, integers", kind=ArgumentTypeError)
-        if not all(n >= 1 or n == -1 for n in named.values()):
-            refuse("factors of at least 1, or -1 for the remaining factor of an axis")
-        along = parse_some("rounds", named, spec.axes, len(spec.shape))
-        found.append(dict(zip(along, map(int, named.values()), strict=True)))
-    for axis, length in zip(spec.axes, spec.lengths, strict=True):
-        factors = [named[axis] for named in found if axis in named]
-        if not factors or factors.count(-1) > 1:
-            refuse(f"one or more factors of axis {axis}, at most one of them -1")
-        completed = complete_factors(axis, factors, length)
-        _check_factors(axis, completed, spec, variant)
-        for named, n in zip((one for one in found if axis in one), completed, strict=True):
-            named[axis] = n
-    where = {"r2c": ("first", found[0]), "c2r": ("last", found[-1])}
-    if spec.kind in where and spec.real_axis not in where[spec.kind][1]:
-        refuse(f"the real axis {spec.real_axis} in the {where[spec.kind][0]} round")
-    return tuple(tuple(named.items()) for named in found)
+        raise_invalid("rounds", rounds, allowed, kind=ArgumentTypeError)
+    factors_of_rounds = []
+    for factors in rounds:
+        if is_int(factors) and len(spec.axes) == 1:
+            factors = {spec.axes[0]: factors}
+        is_mapping = isinstance(factors, Mapping) and len(factors) > 0
+        if not is_mapping or not all(map(is_int, factors.values())):
+            raise_invalid("rounds", rounds, f"{allowed}, integers", kind=ArgumentTypeError)
+        if not all(n >= 1 or n == -1 for n in factors.values()):
+            text = "factors of at least 1, or -1 for the remaining factor of an axis"
+            raise_invalid("rounds", rounds, text)
+        axes = parse_some("rounds", factors, spec.axes, len(spec.shape))
+        factors_of_rounds.append(dict(zip(axes, map(int, factors.values()), strict=True)))
+    return factors_of_rounds
 
 
-def _check_factors(axis: int, factors: tuple[int, ...], spec: TransformSpec, variant: str) -> None:
+def _check_factors(
+    axis: int,
+    factors: tuple[int, ...],
+    spec: TransformSpec,
+    variant: str,
+) -> None:
     """Raise an error for factors that contradict the variant or the digits of the spectrum."""
     if variant == "pease" and len(set(factors)) > 1:
         allowed = "equal factors of every axis for variant 'pease', whose exchanges are alike"
@@ -261,7 +276,10 @@ def parse_device(device: Any, dtype: np.dtype[Any]) -> DeviceChoice:
 
 
 def parse_chunks(
-    chunks: Any, before: Chunks, shape: tuple[int, ...], dtype: np.dtype[Any]
+    chunks: Any,
+    before: Chunks,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
 ) -> Chunks | None:
     """Return the chunks of the result, or None for the chunks of the last round.
 
@@ -278,35 +296,39 @@ def parse_chunks(
     chunks = config.get("bigfft.chunks") if chunks is None else chunks
     if isinstance(chunks, str) and chunks == "auto":
         return None
-    kept = tuple(scaled(cut, size) for cut, size in zip(before, shape, strict=True))
+    preserved = tuple(scaled(cut, size) for cut, size in zip(before, shape, strict=True))
     if isinstance(chunks, str) and chunks == "preserve":
-        return kept
+        return preserved
     wanted = chunks
     if isinstance(chunks, Mapping):
         allowed = f"axes {-len(shape)}..{len(shape) - 1}"
         if not all(is_int(a) and -len(shape) <= a < len(shape) for a in chunks):
             raise_invalid("chunks", chunks, allowed)
         by_axis = {axis % len(shape): cut for axis, cut in chunks.items()}
-        wanted = tuple(by_axis.get(axis, cut) for axis, cut in enumerate(kept))
+        wanted = tuple(by_axis.get(axis, cut) for axis, cut in enumerate(preserved))
     return normalized_chunks(chunks, wanted, shape, dtype, "'auto', 'preserve', or ")
 
 
 def normalized_chunks(
-    given: Any, chunks: Any, shape: tuple[int, ...], dtype: np.dtype[Any], others: str = ""
+    given: Any,
+    chunks: Any,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    others: str = "",
 ) -> Chunks:
     """Return chunks in dask's normal form; an error shows the `given` ones, and names `others`."""
     try:
         cuts = normalize_chunks(chunks, shape, dtype=dtype)
-        found = tuple(tuple(map(int, cut)) for cut in cuts)
-        if found != cuts or any(min(cut, default=0) < 0 for cut in found):
+        whole_cuts = tuple(tuple(map(int, cut)) for cut in cuts)
+        if whole_cuts != cuts or any(min(cut, default=0) < 0 for cut in whole_cuts):
             raise ValueError("in whole numbers")
-        if tuple(map(sum, found)) != tuple(shape):
+        if tuple(map(sum, whole_cuts)) != tuple(shape):
             raise ValueError("of as many entries")
     except (ValueError, TypeError, NotImplementedError, ArithmeticError) as error:
         raise_invalid(
             "chunks", given, f"{others}dask chunks of the result, whose shape is {shape} ({error})"
         )
-    return found
+    return whole_cuts
 
 
 def parse_options(options: Mapping[str, Any], known: type = Options) -> None:

@@ -79,7 +79,13 @@ def _with_shared_parts(text: str, parameters: Mapping[str, Any]) -> str:
 
 
 def transform(
-    name: str, a: Any, lengths: Any, axes: Any, norm: Any, out: None, extras: Extras
+    name: str,
+    a: Any,
+    lengths: Any,
+    axes: Any,
+    norm: Any,
+    out: None,
+    extras: Extras,
 ) -> da.Array:
     """Return the lazy result of a transform by its name; warnings point at its caller.
 
@@ -179,13 +185,14 @@ def transform(
     _warn(name, lengths, axes, stacklevel=5)
     array = parse_array(a, name)
     parse_options(extras, Extras)
-    if _nothing_asked(name, lengths, axes, norm):
+    if _has_no_axes(name, lengths, axes, norm):
         return array
-    found = make_plan(array, name, lengths, axes, norm, stored=_described(array), **extras)
-    return _lazily(*take_over(array, found))
+    plan = make_plan(array, name, lengths, axes, norm, stored=_described(array), **extras)
+    source, plan = take_over(array, plan)
+    return _lazily(source, plan)
 
 
-def _nothing_asked(name: str, lengths: Any, axes: Any, norm: Any) -> bool:
+def _has_no_axes(name: str, lengths: Any, axes: Any, norm: Any) -> bool:
     """Return True if no axis is to be transformed, so that the array is its own transform.
 
     Real transforms need an axis, as in NumPy and SciPy.
@@ -199,7 +206,12 @@ def _nothing_asked(name: str, lengths: Any, axes: Any, norm: Any) -> bool:
 
 
 def transform_as_planned(
-    name: str, array: da.Array, lengths: Any, axes: Any, norm: Any, given: Plan
+    name: str,
+    array: da.Array,
+    lengths: Any,
+    axes: Any,
+    norm: Any,
+    given: Plan,
 ) -> da.Array:
     """Return the lazy result of a transform by a plan that was made before.
 
@@ -209,23 +221,28 @@ def transform_as_planned(
         If the plan is for another transform, or other chunks.
     """
     allowed = f"one for {name} of {array.shape} in chunks {array.chunks}"
-    other = partial(raise_invalid, "plan", f"{given.spec.name} of {given.spec.shape}", allowed)
-    one = not takes_axes(name)
-    if len(given.spec.axes) != (1 if one else array.ndim if axes is None else len(axes)):
-        other()
-    array, digits = parse_array(array, name), dict(given.spec.digits)
+    given_text = f"{given.spec.name} of {given.spec.shape}"
+    raise_other = partial(raise_invalid, "plan", given_text, allowed)
+    axis_count = 1
+    if takes_axes(name):
+        axis_count = array.ndim if axes is None else len(axes)
+    if len(given.spec.axes) != axis_count:
+        raise_other()
+    array = parse_array(array, name)
     order = given.spec.orders_out if given.spec.sign < 0 else given.spec.orders_in
-    found = make_plan(array, name, lengths, axes, norm, order=order, digits=digits)
-    wanted, made = (replace(one.spec, name="", dims=()) for one in (found, given))
-    if wanted != made or given.source != found.source:
-        other()
+    digits = dict(given.spec.digits)
+    expected = make_plan(array, name, lengths, axes, norm, order=order, digits=digits)
+    expected_spec = replace(expected.spec, name="", dims=())
+    given_spec = replace(given.spec, name="", dims=())
+    if given_spec != expected_spec or given.source != expected.source:
+        raise_other()
     return _lazily(array, given)
 
 
 def _reader(array: da.Array) -> Reader | None:
     """Return a reader of an array's files, if it is read from there and not in memory."""
-    found = original_of(array)
-    return None if isinstance(found, np.ndarray | None) else stored_reader(found, array)
+    original = original_of(array)
+    return None if isinstance(original, np.ndarray | None) else stored_reader(original, array)
 
 
 def _described(array: da.Array) -> Stored | None:
@@ -234,13 +251,16 @@ def _described(array: da.Array) -> Stored | None:
     return None if reader is None else reader.described
 
 
-def _lazily(array: da.Array, found: Plan) -> da.Array:
-    rows = _reader(array) if found.from_rows else None
-    place = None if rows is None else replace(scratch_place(found), rows=rows)
-    result = applied(array, found, place)
-    one = len(found.spec.axes) == 1  # of several, all but the last give NumPy complex64
-    half = array.dtype.char == "e" and found.spec.kind == "c2r" and one  # in any byte order
-    return result.astype(np.float16) if half else result
+def _lazily(array: da.Array, plan: Plan) -> da.Array:
+    """Return the lazy result of a plan, which may read its array from files."""
+    reader = _reader(array) if plan.from_rows else None
+    place = None if reader is None else replace(scratch_place(plan), rows=reader)
+    result = applied(array, plan, place)
+    is_half_precision = array.dtype.char == "e"  # in any byte order
+    # Of several axes, all but the last give NumPy complex64.
+    if is_half_precision and plan.spec.kind == "c2r" and len(plan.spec.axes) == 1:
+        result = result.astype(np.float16)
+    return result
 
 
 def _warn(name: str, lengths: Any, axes: Any, stacklevel: int) -> None:
@@ -333,19 +353,22 @@ def plan_of_stored(
     writing : ResultWriting
         Memory that writing a chunk of the result takes.
     """
-    one = not takes_axes(parse_name(kind))
-    taken, others = (("n", "axis"), ("s", "axes")) if one else (("s", "axes"), ("n", "axis"))
-    for name in others:
+    own_names = ("n", "axis")
+    other_names = ("s", "axes")
+    if takes_axes(parse_name(kind)):
+        own_names, other_names = other_names, own_names
+    for name in other_names:
         if where.get(name) is not None:
-            text = f"None for {kind}, which takes {' and '.join(taken)}"
+            text = f"None for {kind}, which takes {' and '.join(own_names)}"
             raise_invalid(name, where[name], text, kind=ArgumentTypeError)
-    lengths, along = (where.get(name) for name in taken)
-    _warn(kind, lengths, along, stacklevel=4)
+    lengths, axes = (where.get(name) for name in own_names)
+    _warn(kind, lengths, axes, stacklevel=4)
     array = parse_array(a, kind)
     parse_options(extras, Extras)
     stored = stored or _described(array)
-    found = make_plan(array, kind, lengths, along, norm, stored=stored, writing=writing, **extras)
-    return take_over(array, found)[1]
+    plan = make_plan(array, kind, lengths, axes, norm, stored=stored, writing=writing, **extras)
+    _, plan = take_over(array, plan)
+    return plan
 
 
 def applied(array: Any, plan: Plan, place: Any = None) -> da.Array:
@@ -374,14 +397,14 @@ def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
     plan : Plan
         Plan for this array.
     """
-    found = origin(array)
-    offsets = None if found is None else shift_of(found.plan)
-    if found is None or offsets is None:
+    shifted = origin(array)
+    offsets = None if shifted is None else shift_of(shifted.plan)
+    if shifted is None or offsets is None:
         return array, plan
     groups = [plan.source.axes[axis].groups for axis in offsets]
-    whole = all(len(g) == 1 and g[0].bounds[-1] == g[0].size for g in groups)
-    if plan.overwrite or not whole:
+    are_whole = all(len(g) == 1 and g[0].bounds[-1] == g[0].size for g in groups)
+    if plan.overwrite or not are_whole:
         return array, plan  # only the shifted blocks may be overwritten; or these are padded
     before = {axis: array.shape[axis] - first for axis, first in offsets.items()}
-    folded = shifted_plan(plan, before, {})
-    return (found.array, folded) if folded.fits_memory else (array, plan)
+    plan_with_shift = shifted_plan(plan, before, {})
+    return (shifted.array, plan_with_shift) if plan_with_shift.fits_memory else (array, plan)

@@ -9,6 +9,7 @@ import dask.array as da
 from dask_bigfft import config
 from dask_bigfft.api.arguments import (
     Extras,
+    Rounds,
     parse_chunks,
     parse_device,
     parse_kernel,
@@ -72,8 +73,8 @@ def make_plan(
         Memory that writing a chunk of the result takes.
     """
     config.check()
-    order = extras.get("order")
     variant = config.argument("variant", extras.get("variant"))
+    order = extras.get("order")
     spec = transform_spec(
         name,
         a.shape,
@@ -85,17 +86,71 @@ def make_plan(
         extras.get("digits"),
     )
     rounds = parse_rounds(extras.get("rounds"), spec, variant)
+    spec = _with_inner_choices(spec, windows, signal_digits, waves)
+    if stored is not None:
+        spec = replace(spec, dims=spec.dims or stored.dims)
+    request, fallback = _request(a, spec, variant, rounds, stored, writing, extras)
+    memory_limit = parse_limit("memory_limit", extras.get("memory_limit"))
+    is_on_gpus = is_on_gpu(a._meta)
+    if is_on_gpus and request.verify != "none":
+        allowed = "'none' for blocks on a GPU, or blocks in host memory"
+        raise_invalid("verify", request.verify, allowed)
+    is_resumable = stored is not None and stored.resumable
+    machine = _machine_of(a, memory_limit, is_resumable)
+    measured_kernels = _kernels_to_measure(spec, request, extras)
+    overwrite_x = extras.get("overwrite_x")
+    may_overwrite = overwrite_x is not None and parse_flag("overwrite_x", overwrite_x)
+    try:
+        plan = _chosen_plan(spec, request, machine, measured_kernels, may_overwrite)
+    except PlanError as error:
+        reason = None if memory_limit or is_on_gpus else environment.smallest_worker()
+        if reason is None:
+            raise
+        raise PlanError(f"{error}. {reason}") from error
+    return replace(plan, fallback=fallback) if fallback else plan
+
+
+def _with_inner_choices(
+    spec: TransformSpec,
+    windows: Mapping[int, tuple[int, int]] | None,
+    signal_digits: tuple[int, ...] | None,
+    waves: CosineSum | None,
+) -> TransformSpec:
+    """Return a transform with the choices of functions that use it, as `make_plan` takes them."""
     if signal_digits is not None:
         (axis,) = spec.axes
         orders: tuple[Order, ...] = ("transposed",)
         spec = replace(spec, orders_in=orders, orders_out=orders, digits=((axis, signal_digits),))
-    spec = replace(
-        spec,
-        windows=tuple((axis, *window) for axis, window in sorted((windows or {}).items())),
-        dims=spec.dims or (() if stored is None else stored.dims),
-    )
+    if windows:
+        sorted_windows = tuple((axis, *window) for axis, window in sorted(windows.items()))
+        spec = replace(spec, windows=sorted_windows)
     if waves is not None:
         spec = replace(spec, waves=waves, name="dst" if waves.turns else "dct")
+    return spec
+
+
+def _request(
+    a: da.Array,
+    spec: TransformSpec,
+    variant: str,
+    rounds: Rounds | None,
+    stored: Stored | None,
+    writing: ResultWriting,
+    extras: Extras,
+) -> tuple[Request, str]:
+    """Return the choices of the caller, and the reason for a fallback of the FFT library.
+
+    Parameters
+    ----------
+    a : dask.array.Array
+        The input.
+    spec : TransformSpec
+        The transform.
+    variant, rounds
+        Data movement within an axis, and factors per round if they were named.
+    stored, writing, extras
+        Arguments of `make_plan`.
+    """
     chunks = tuple(tuple(map(int, axis_chunks)) for axis_chunks in a.chunks)
     if variant == "pease" and rounds is None:
         refuse_uneven(spec, chunks)
@@ -117,28 +172,20 @@ def make_plan(
         writing=writing,
         piece_nbytes=config.get("bigfft.scratch.min-write"),
     )
-    memory_limit = parse_limit("memory_limit", extras.get("memory_limit"))
-    is_on_gpus = is_on_gpu(a._meta)
-    if is_on_gpus and request.verify != "none":
-        allowed = "'none' for blocks on a GPU, or blocks in host memory"
-        raise_invalid("verify", request.verify, allowed)
-    machine = _machine_of(a, memory_limit, is_resumable)
-    measured_kernels: tuple[str, ...] | None = None
-    if config.argument("planner", extras.get("planner")) == "measure":
-        is_free = (extras.get("kernel") or config.get("bigfft.kernel")) == "auto"
-        measured_kernels = (kernel,)
-        if is_free:
-            measured_kernels = environment.common_libraries(spec.work_dtype)[0]
-    overwrite_x = extras.get("overwrite_x")
-    may_overwrite = overwrite_x is not None and parse_flag("overwrite_x", overwrite_x)
-    try:
-        plan = _chosen_plan(spec, request, machine, measured_kernels, may_overwrite)
-    except PlanError as error:
-        reason = None if memory_limit or is_on_gpus else environment.smallest_worker()
-        if reason is None:
-            raise
-        raise PlanError(f"{error}. {reason}") from error
-    return replace(plan, fallback=fallback) if fallback else plan
+    return request, fallback
+
+
+def _kernels_to_measure(
+    spec: TransformSpec,
+    request: Request,
+    extras: Extras,
+) -> tuple[str, ...] | None:
+    """Return the FFT libraries to measure plans with; None takes the cheapest by the model."""
+    if config.argument("planner", extras.get("planner")) != "measure":
+        return None
+    if (extras.get("kernel") or config.get("bigfft.kernel")) == "auto":
+        return environment.common_libraries(spec.work_dtype)[0]
+    return (request.kernel,)
 
 
 def _machine_of(a: da.Array, memory_limit: int | None, is_resumable: bool) -> Machine:

@@ -72,11 +72,11 @@ def save_profile(profile: Profile, path: Path) -> bool:
 def _profile(path: Path, written: int, anywhere: bool) -> Profile | None:
     """Return the profile in a file, cached by its time of writing; log an unusable one once."""
 
-    def checked(found: Any) -> Profile | None:
-        if not anywhere and found["machine"] != files.machine():
-            log.warning("%s is of another machine and ignored: %s", path, found["machine"])
+    def checked(content: Any) -> Profile | None:
+        if not anywhere and content["machine"] != files.machine():
+            log.warning("%s is of another machine and ignored: %s", path, content["machine"])
             return None
-        return Profile.from_json(json.dumps(found))
+        return Profile.from_json(json.dumps(content))
 
     profile = files.read_json(path, SCHEMA, checked)
     if anywhere and profile is None:  # the user named the file
@@ -100,13 +100,13 @@ def known_profile(*places: str) -> Profile:
     named = config.get("bigfft.planner.profile")
     for path in map(profile_path, places) if named is None else [Path(named)]:
         try:
-            found = _profile(path, path.stat().st_mtime_ns, named is not None)
+            profile = _profile(path, path.stat().st_mtime_ns, named is not None)
         except OSError:
             if named is not None:
                 log.warning("the profile %s does not exist: plans are made for a common one", path)
             continue
-        if found is not None:
-            return found
+        if profile is not None:
+            return profile
     return DEFAULT
 
 
@@ -141,40 +141,47 @@ def workers_answers(client: Any, ask: Callable[..., Any]) -> dict[str, Any]:
         A function of a module, so that workers can import it. It runs in the worker's event loop,
         takes only `dask_worker`, and does not return None.
     """
-    known = _known.setdefault(client, {})
+    known_answers = _known.setdefault(client, {})
 
-    def keys() -> dict[str, _Key]:
-        workers = workers_of(client).items()
-        return {address: (ask, address, str(w.get("local_directory"))) for address, w in workers}
+    def query_keys() -> dict[str, _Key]:
+        keys: dict[str, _Key] = {}
+        for address, worker in workers_of(client).items():
+            keys[address] = (ask, address, str(worker.get("local_directory")))
+        return keys
 
-    asks = not client.asynchronous and time.monotonic() >= _paused.get(client, 0.0)
-    there = keys()
-    for seconds in PATIENCE if asks else ():
-        late = {address: key for address, key in there.items() if key not in known}
-        if late:
-            found = client.sync(_answers, client, ask, late, seconds)
-            known |= {late[address]: answer for address, answer in found.items()}
-            there = keys()
-    if asks and not set(there.values()) <= known.keys():
-        _paused[client] = time.monotonic() + PAUSE
-    return {address: known.get(key) for address, key in there.items()}
+    may_ask = not client.asynchronous and time.monotonic() >= _paused.get(client, 0.0)
+    keys = query_keys()
+    if may_ask:
+        for seconds in PATIENCE:
+            late = {address: key for address, key in keys.items() if key not in known_answers}
+            if late:
+                answers = client.sync(_answers, client, ask, late, seconds)
+                for address, answer in answers.items():
+                    known_answers[late[address]] = answer
+                keys = query_keys()
+        if not set(keys.values()) <= known_answers.keys():
+            _paused[client] = time.monotonic() + PAUSE
+    return {address: known_answers.get(key) for address, key in keys.items()}
 
 
 async def _answers(
-    client: Any, ask: Callable[..., Any], addresses: Iterable[str], seconds: float
+    client: Any,
+    ask: Callable[..., Any],
+    addresses: Iterable[str],
+    seconds: float,
 ) -> dict[str, Any]:
     """Return the answers by address; workers that are late, lost or fail are missing."""
-    found = {}
+    answers = {}
 
-    async def one(address: str) -> None:
+    async def ask_worker(address: str) -> None:
         with contextlib.suppress(OSError):  # also TimeoutError
             call = client.run(ask, workers=[address], on_error="return")
             answer = (await asyncio.wait_for(call, seconds)).get(address)
             if answer is not None and not isinstance(answer, BaseException):
-                found[address] = answer
+                answers[address] = answer
 
-    await asyncio.gather(*map(one, addresses))
-    return found
+    await asyncio.gather(*map(ask_worker, addresses))
+    return answers
 
 
 def current_machine(memory_limit: int | None, on_gpus: bool = False) -> Machine:
@@ -193,16 +200,22 @@ def current_machine(memory_limit: int | None, on_gpus: bool = False) -> Machine:
         machine = machine_nbytes()
         # Copies of zarr and xarray come on top of plans, too.
         limit = memory_limit or max(machine - 2 * IMPORTS_NBYTES, machine // 2)
-        return Machine(limit, task_threads(), 1, profile=known_profile(""), shared=_shared())
-    least = None if memory_limit or on_gpus else smallest_worker()
-    if least is not None and least.budget <= 0:
-        raise PlanError(f"no plan fits: {least}; give workers more memory")
+        return Machine(
+            memory_limit=limit,
+            threads=task_threads(),
+            workers=1,
+            profile=known_profile(""),
+            shared=_shared(),
+        )
+    smallest = None if memory_limit or on_gpus else smallest_worker()
+    if smallest is not None and smallest.budget <= 0:
+        raise PlanError(f"no plan fits: {smallest}; give workers more memory")
     return Machine(
-        memory_limit if least is None else least.budget,
-        max(worker["nthreads"] for worker in workers),
-        len(workers),
-        shuffle_nbytes(),
-        profile_of(workers),
+        memory_limit=memory_limit if smallest is None else smallest.budget,
+        threads=max(worker["nthreads"] for worker in workers),
+        workers=len(workers),
+        buffers=shuffle_nbytes(),
+        profile=profile_of(workers),
     )
 
 
@@ -251,12 +264,11 @@ def workers_devices(workers: Iterable[Mapping[str, Any]]) -> list[int]:
     >>> workers_devices([{}, {}])
     []
     """
-    told = [worker.get("metrics", {}).get(METRIC) for worker in workers]
-    if None not in told:
-        known = [len(found["devices"]) for found in told]
-    elif not any(known := [_declared(worker) for worker in workers]):
-        return []
-    return sorted(known)
+    reports = [worker.get("metrics", {}).get(METRIC) for worker in workers]
+    if None not in reports:
+        return sorted(len(report["devices"]) for report in reports)
+    declared = [_declared(worker) for worker in workers]
+    return sorted(declared) if any(declared) else []
 
 
 def _declared(worker: Mapping[str, Any]) -> int:
@@ -279,8 +291,11 @@ def profile_of(workers: Collection[Mapping[str, Any]]) -> Profile:
     workers : collection of dict
         The scheduler's information on each worker.
     """
-    here = all(str(w.get("host", "")).startswith(("127.", "localhost", "::1")) for w in workers)
-    return known_profile(cluster_place(workers), *([""] if here else []))
+    hosts = [str(worker.get("host", "")) for worker in workers]
+    places = [cluster_place(workers)]
+    if all(host.startswith(("127.", "localhost", "::1")) for host in hosts):
+        places.append("")  # workers on this machine
+    return known_profile(*places)
 
 
 def _shared() -> bool:
@@ -313,11 +328,11 @@ def broadcast_event(ask: Callable[..., dict[str, str]], *arguments: Any) -> dict
     """
     client = running_client()
     answers = [] if client is None else list(client.run(ask, *arguments).values())
-    found: dict[str, set[str]] = {}
+    values_by_name: dict[str, set[str]] = {}
     for answer in answers or [ask(*arguments)]:
         for name, value in answer.items():
-            found.setdefault(name, set()).add(value)
-    return {name: ", ".join(sorted(values)) for name, values in sorted(found.items())}
+            values_by_name.setdefault(name, set()).add(value)
+    return {name: ", ".join(sorted(values)) for name, values in sorted(values_by_name.items())}
 
 
 def possible_storage() -> str:
@@ -330,7 +345,8 @@ def possible_storage() -> str:
     if requested == "disk":
         return "disk"
     client = running_client()
-    hosts = set() if client is None else {one.get("host") for one in workers_of(client).values()}
+    workers = () if client is None else workers_of(client).values()
+    hosts = {worker.get("host") for worker in workers}
     return "auto" if requested == "auto" and len(hosts) <= 1 else "memory"
 
 
@@ -360,14 +376,17 @@ def fastest_everywhere(dtype: np.dtype[Any]) -> tuple[str, str]:
     if len(names) == 1:
         return names[0], fallback
     speeds = profile_of(workers_of(client).values()).libraries
-    known = {one.name: one.flops for one in speeds if one.dtype == dtype.name}
-    rates = {name: known[name] for name in names if name in known}
-    return best_of(rates) if len(rates) == len(names) else fastest_library(dtype, names), fallback
+    measured = {speed.name: speed.flops for speed in speeds if speed.dtype == dtype.name}
+    rates = {name: measured[name] for name in names if name in measured}
+    if len(rates) == len(names):
+        return best_of(rates), fallback
+    return fastest_library(dtype, names), fallback
 
 
-def _here(dtype: np.dtype[Any]) -> dict[str, str]:
+def _own_libraries(dtype: np.dtype[Any]) -> dict[str, str]:
     """Return the versions of the libraries that work in this process, by name."""
-    return {name: found for name, found in usable().items() if dtype in get_library(name).dtypes}
+    versions = usable().items()
+    return {name: version for name, version in versions if dtype in get_library(name).dtypes}
 
 
 def common_libraries(dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
@@ -380,10 +399,12 @@ def common_libraries(dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
     dtype : numpy.dtype
         A complex dtype; libraries that do not support it are left out.
     """
-    client, here = running_client(), _here(dtype)
-    if client is None or len(here) == 1:
-        return tuple(here), ""
-    answers, fallback = workers_answers(client, usable), ""
+    client = running_client()
+    own_versions = _own_libraries(dtype)
+    if client is None or len(own_versions) == 1:
+        return tuple(own_versions), ""
+    answers = workers_answers(client, usable)
+    fallback = ""
     missing = [address for address, answer in answers.items() if answer is None]
     if client.asynchronous:
         fallback = f"{EVERYWHERE} instead of 'auto': an asynchronous client cannot ask its workers"
@@ -394,7 +415,11 @@ def common_libraries(dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
         )
         text = f"kernel {fallback}; results of other plans may differ in the last bits"
         warnings.warn(text, FallbackWarning, stacklevel=2)
-    told = [answer.items() for answer in answers.values() if answer is not None]
-    there = frozenset.intersection(*map(frozenset, told)) if told and not missing else frozenset()
-    shared = (n for n, version in here.items() if n == EVERYWHERE or (n, version) in there)
-    return tuple(shared), fallback
+    common: frozenset[tuple[str, str]] = frozenset()  # names and versions that all workers have
+    if answers and not missing:
+        common = frozenset.intersection(*(frozenset(a.items()) for a in answers.values()))
+    names = []
+    for name, version in own_versions.items():
+        if name == EVERYWHERE or (name, version) in common:
+            names.append(name)
+    return tuple(names), fallback

@@ -11,6 +11,7 @@ hardly matter for rounds that CPU threads share.
 """
 
 import contextlib
+import itertools
 import math
 import statistics
 import time
@@ -40,15 +41,21 @@ from dask_bigfft.transforms.spec import TransformSpec
 #: Block sizes to try, in units of the input's.
 SCALES = (1.0, 0.5, 2.0, 4.0)
 
-#: Maximum number of plans to try, and their maximum cost relative to the cheapest one.
-MOST, DEARER = 8, 2.0
+#: Maximum number of plans to try.
+MOST = 8
+
+#: Maximum cost of plans to try, relative to the cheapest one.
+DEARER = 2.0
 
 #: Minimum forecast speed-up of a plan with shared rounds for it to be tried. It is below 1, because
 #: measurements decide close cases better than the model.
 NEAR = 0.9
 
-#: Timed runs of each plan after a warm-up, and the ratio to the fastest plan that drops a plan.
-REPEAT, SLOWER = 3, 1.5
+#: Timed runs of each plan after a warm-up.
+REPEAT = 3
+
+#: Ratio to the fastest plan that drops a plan.
+SLOWER = 1.5
 
 Timer = Callable[[Plan], float]
 
@@ -63,8 +70,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
 
 def on_devices(plan: Plan) -> bool:
     """Return True if devices of this process alone do the rounds of a plan."""
-    one = plan.machine.workers == 1 and plan.machine.gpus > 0
-    return one and plan.device in ("auto", "gpu") and np.dtype(plan.dtypes[0]).char in "fdFD"
+    if plan.machine.workers > 1 or plan.machine.gpus == 0:
+        return False
+    return plan.device in ("auto", "gpu") and np.dtype(plan.dtypes[0]).char in "fdFD"
 
 
 @dataclass(frozen=True)
@@ -98,15 +106,21 @@ class Trial:
     @property
     def winner(self) -> dict[str, Any]:
         """The entries of wisdom for the plan."""
-        own = {"scale": self.scale, "factors": self.factors, "settings": asdict(self.plan.settings)}
-        return {name: getattr(self.plan, name) for name in _NAMED} | own
+        winner: dict[str, Any] = {name: getattr(self.plan, name) for name in _NAMED}
+        winner["scale"] = self.scale
+        winner["factors"] = self.factors
+        winner["settings"] = asdict(self.plan.settings)
+        return winner
 
 
 # --- what is tried --------------------------------------------------------------------------
 
 
 def region(
-    spec: TransformSpec, request: Request, machine: Machine, kernels: Sequence[str]
+    spec: TransformSpec,
+    request: Request,
+    machine: Machine,
+    kernels: Sequence[str],
 ) -> list[Trial]:
     """Return different plans worth trying, cheapest by the model first.
 
@@ -120,15 +134,15 @@ def region(
     kernels : sequence of str
         FFT libraries that may be used.
     """
-    found: dict[Any, Trial] = {}
-    for scale in SCALES if request.rounds is None else (1.0,):
-        for kernel in kernels:
-            for plan in _plans(spec, replace(request, scale=scale, kernel=kernel), machine):
-                shares = [one.share for one in plan.expected.rounds[: len(plan.rounds)]]
-                library = plan.kernel if min(shares, default=0) < 1 else ""  # it does nothing
-                same = (plan.rounds, plan.result, library, plan.storage, plan.device)
-                found.setdefault(same, Trial(plan, scale))
-    return sorted(found.values(), key=lambda trial: trial.plan.expected.seconds)
+    trials: dict[Any, Trial] = {}
+    scales = SCALES if request.rounds is None else (1.0,)
+    for scale, kernel in itertools.product(scales, kernels):
+        for plan in _plans(spec, replace(request, scale=scale, kernel=kernel), machine):
+            shares = [expected.share for expected in plan.expected.rounds[: len(plan.rounds)]]
+            library = plan.kernel if min(shares, default=0) < 1 else ""  # GPUs do all rounds
+            identity = (plan.rounds, plan.result, library, plan.storage, plan.device)
+            trials.setdefault(identity, Trial(plan, scale))
+    return sorted(trials.values(), key=lambda trial: trial.plan.expected.seconds)
 
 
 def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[Plan]:
@@ -136,20 +150,21 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
 
     Verified rounds are shared between CPU threads and devices only by request.
     """
-    possible = machine.gpus > 0 and spec.work_dtype.char in "FD"
-    unasked = request.device == "auto" and request.verify == "none"
+    is_open = request.device == "auto" and request.verify == "none"
+    has_choice = is_open or request.device == "hybrid"
+    gpus_can = machine.gpus > 0 and spec.work_dtype.char in "FD"
     with contextlib.suppress(PlanError):
-        if not possible or not (unasked or request.device == "hybrid"):
+        if not gpus_can or not has_choice:
             yield from find_plans(spec, request, machine)
             return
         yield from find_plans(spec, replace(request, device="auto"), machine)
-        bare = replace(machine, gpus=0)
-        least = min(NEAR, config.get("bigfft.hybrid.min-speedup"))
-        for plan in find_plans(spec, replace(request, device="cpu"), bare):
+        machine_without_gpus = replace(machine, gpus=0)
+        min_speedup = min(NEAR, config.get("bigfft.hybrid.min-speedup"))
+        for plan in find_plans(spec, replace(request, device="cpu"), machine_without_gpus):
             yield plan
-            both = divided(replace(plan, device="hybrid"), machine.gpus, least)
-            if any(0 < share < 1 for share in both.shares):
-                yield both
+            shared_plan = divided(replace(plan, device="hybrid"), machine.gpus, min_speedup)
+            if any(0 < share < 1 for share in shared_plan.shares):
+                yield shared_plan
 
 
 # --- measuring ------------------------------------------------------------------------------
@@ -157,8 +172,8 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
 
 def timer_for(plan: Plan) -> Timer:
     """Return a function that times plans of the same input on an array of ones."""
-    chunks, carrier = plan.chunks_in, config.get("bigfft.exchange.carrier")
-    ones = da.ones(plan.spec.shape, chunks=chunks, dtype=np.dtype(plan.spec.dtype))
+    carrier = config.get("bigfft.exchange.carrier")
+    ones = da.ones(plan.spec.shape, chunks=plan.chunks_in, dtype=np.dtype(plan.spec.dtype))
     # A block of it is one broadcast number, which costs nothing to read.
     x = ones.map_blocks(np.ascontiguousarray, dtype=ones.dtype, meta=ones._meta).persist()
 
@@ -183,14 +198,19 @@ def measured_trials(trials: Sequence[Trial], timer: Timer) -> list[Trial]:
     compile_at_once()
     for trial in trials:
         timer(trial.plan)
-    alive, slow = [replace(trial, measured=()) for trial in trials], list[Trial]()
+    remaining = [replace(trial, measured=()) for trial in trials]
+    dropped: list[Trial] = []
     for number in range(REPEAT):
-        way = -1 if number % 2 else 1  # what runs before a plan may slow it down
-        alive = [replace(t, measured=(*t.measured, timer(t.plan))) for t in alive[::way]][::way]
-        most = SLOWER * min(min(trial.measured) for trial in alive)
-        slow += [trial for trial in alive if min(trial.measured) > most]
-        alive = [trial for trial in alive if min(trial.measured) <= most]
-    return sorted([*alive, *slow], key=lambda trial: (-len(trial.measured), trial.seconds))
+        # Backwards every second time: a plan may be slowed down by the one before it.
+        direction = -1 if number % 2 else 1
+        timed: list[Trial] = []
+        for trial in remaining[::direction]:
+            seconds = timer(trial.plan)
+            timed.append(replace(trial, measured=(*trial.measured, seconds)))
+        most = SLOWER * min(min(trial.measured) for trial in timed)
+        remaining = [trial for trial in timed[::direction] if min(trial.measured) <= most]
+        dropped += [trial for trial in timed[::direction] if min(trial.measured) > most]
+    return sorted([*remaining, *dropped], key=lambda trial: (-len(trial.measured), trial.seconds))
 
 
 def measured_settings(trial: Trial, timer: Timer) -> list[Trial]:
@@ -201,10 +221,11 @@ def measured_settings(trial: Trial, timer: Timer) -> list[Trial]:
     tried: list[Trial] = []
     for name, values in VALUES.items():
         settings = trial.plan.settings
-        each = dict.fromkeys([settings, *(replace(settings, **{name: v}) for v in values)])
-        plans = [replace(trial.plan, settings=found) for found in each]
-        done = measured_trials([replace(trial, plan=plan) for plan in plans], timer)
-        trial, tried = done[0], [*done, *tried]
+        choices = dict.fromkeys([settings, *(replace(settings, **{name: v}) for v in values)])
+        plans = [replace(trial.plan, settings=choice) for choice in choices]
+        measured = measured_trials([replace(trial, plan=plan) for plan in plans], timer)
+        trial = measured[0]
+        tried = [*measured, *tried]
     return tried
 
 
@@ -264,12 +285,14 @@ def _path() -> Path:
     return Path(config.get("bigfft.wisdom.directory")) / "plans.json"
 
 
-def _checked(found: Any) -> dict[str, Any]:
-    entries = dict(found["plans"])
+def _checked(content: Any) -> dict[str, Any]:
+    """Return the entries of a file of wisdom; raise an error for unusable ones."""
+    entries = dict(content["plans"])
     for entry in entries.values():
-        winner, context = entry["winner"], entry["context"]
-        named = all(isinstance(winner[name], str) for name in _NAMED)
-        if not (named and isinstance(context, dict) and float(winner["scale"]) > 0):
+        winner = entry["winner"]
+        has_names = all(isinstance(winner[name], str) for name in _NAMED)
+        has_context = isinstance(entry["context"], dict)
+        if not (has_names and has_context and float(winner["scale"]) > 0):
             raise ValueError("plans")
         decode(DeviceSettings, winner["settings"])
     return entries
@@ -283,9 +306,11 @@ def _alike(trials: Sequence[Trial], winner: dict[str, Any]) -> Plan | None:
     """Return the trial's plan that matches the winner of an earlier run; None without one."""
     names = (*_NAMED, "scale")
     alike = [t for t in trials if all(t.winner[name] == winner[name] for name in names)]
+    if not alike:
+        return None
     exact = [trial for trial in alike if trial.factors == winner.get("factors")]
-    settings = decode(DeviceSettings, winner["settings"])
-    return next((replace(t.plan, settings=settings) for t in (*exact, *alike)), None)
+    trial = exact[0] if exact else alike[0]
+    return replace(trial.plan, settings=decode(DeviceSettings, winner["settings"]))
 
 
 # --- all of it ------------------------------------------------------------------------------
@@ -311,41 +336,49 @@ def tuned(
     timer : callable, optional
         Runs a plan and returns the seconds; the default runs it on an array of ones.
     """
-    name, context = problem_class(spec, request, kernels), _context(machine)
+    name = problem_class(spec, request, kernels)
+    context = _context(machine)
     limit = machine.memory_limit
     nbytes = spec.nbytes + spec.out_nbytes
-    too_large = limit is not None and nbytes > SHARE * limit * machine.workers
+    is_too_large = limit is not None and nbytes > SHARE * limit * machine.workers
     entry = _entries().get(name, {})
-    known = entry.get("context") == context
-    if too_large and not known:  # the region takes long for large arrays
+    is_known = entry.get("context") == context
+    if is_too_large and not is_known:  # the region takes long for large arrays
         return None
     trials = region(spec, request, machine, kernels)
-    plan = _alike(trials, entry["winner"]) if known else None
+    plan = _alike(trials, entry["winner"]) if is_known else None
     if plan is not None:
         return replace(plan, reason="the fastest when such transforms were measured")
-    # Plans close to the best forecast, and the best plan for each of CPU threads, devices and both.
+    near_best = _near_best(trials)
+    if not near_best or is_too_large:
+        return None
+    timer = timer or timer_for(near_best[0].plan)
+    measured = measured_trials(near_best, timer)
+    if on_devices(measured[0].plan):
+        measured = [*measured_settings(measured[0], timer), *measured]
+    best = measured[0]
+    plans = {**_entries(), name: {"context": context, "winner": best.winner}}
+    files.write_json(_path(), {"schema": SCHEMA, "plans": plans})
+    reason = f"the fastest of {len(measured)} that were measured{_settings(best.plan)}: "
+    reason += human_seconds(best.seconds)
+    return replace(best.plan, reason=reason, rejected=tuple(_rejected(measured)))
+
+
+def _near_best(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials to run: those close to the best forecast.
+
+    The best one for each of CPU threads, devices and both is among them if it is close.
+    """
     most = DEARER * min((trial.plan.expected.seconds for trial in trials), default=0.0)
     near = [trial for trial in trials if trial.plan.expected.seconds <= most]
     by_device = {trial.plan.device: trial for trial in reversed(near)}
-    tried = list(dict.fromkeys([*near[:MOST], *by_device.values()]))
-    if not tried or too_large:
-        return None
-    timer = timer or timer_for(tried[0].plan)
-    done = measured_trials(tried, timer)
-    if on_devices(done[0].plan):
-        done = [*measured_settings(done[0], timer), *done]
-    best = done[0]
-    plans = {**_entries(), name: {"context": context, "winner": best.winner}}
-    files.write_json(_path(), {"schema": SCHEMA, "plans": plans})
-    reason = f"the fastest of {len(done)} that were measured{_settings(best.plan)}: "
-    reason += human_seconds(best.seconds)
-    return replace(best.plan, reason=reason, rejected=tuple(_rejected(done)))
+    return list(dict.fromkeys([*near[:MOST], *by_device.values()]))
 
 
-def _rejected(done: Sequence[Trial]) -> Iterator[tuple[str, Any]]:
+def _rejected(measured: Sequence[Trial]) -> Iterator[tuple[str, Any]]:
     """Yield the next fastest trials, in words."""
-    differ = len({trial.plan.device for trial in done}) > 1
-    for trial in done[1:4]:
+    differ = len({trial.plan.device for trial in measured}) > 1
+    for trial in measured[1:4]:
         plan = trial.plan
         digits = ", ".join(" x ".join(map(str, f)) for f in trial.factors)
         place = f", {_DONE_BY[plan.device]}" if differ else ""
@@ -354,5 +387,5 @@ def _rejected(done: Sequence[Trial]) -> Iterator[tuple[str, Any]]:
 
 def _settings(plan: Plan) -> str:
     """Return the settings of the devices' pipelines that are not left to the engine, in words."""
-    found = asdict(plan.settings).items()
-    return "".join(f", {name}: {value}" for name, value in found if value is not None)
+    settings = asdict(plan.settings).items()
+    return "".join(f", {name}: {value}" for name, value in settings if value is not None)

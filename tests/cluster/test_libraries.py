@@ -161,7 +161,7 @@ def test_a_fallback_is_named(client, monkeypatch, error):
 
     requested = tell(monkeypatch, sick)
     monkeypatch.setattr(environment, "usable", told_later)
-    monkeypatch.setattr(environment, "_here", lambda dtype: usable())
+    monkeypatch.setattr(environment, "_own_libraries", lambda dtype: usable())
     monkeypatch.setattr(environment, "PATIENCE", (1.0, 2.0))
     x = da.from_array(COMPLEX, chunks=(8, 48))
     why = r"scipy instead of 'auto': 1 of 3 workers have\s+not\s+told"

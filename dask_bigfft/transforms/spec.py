@@ -147,16 +147,16 @@ class TransformSpec:
     @property
     def out_shape(self) -> tuple[int, ...]:
         """Shape of the result."""
-        found = list(self.shape)
+        out_shape = list(self.shape)
         for i, axis in enumerate(self.axes):
             digits = None if self.orders_out[i] == "natural" else self.digits_of(axis)
             if digits is not None and self.orders_in[i] == "transposed":
                 digits = digits[::-1]
             half = self.kind == "r2c" and axis == self.real_axis
-            found[axis] = _places(self.lengths[i], self.orders_out[i], half, digits)
+            out_shape[axis] = _places(self.lengths[i], self.orders_out[i], half, digits)
         for axis, _, count in self.windows:
-            found[axis] = count
-        return tuple(found)
+            out_shape[axis] = count
+        return tuple(out_shape)
 
 
 def rearranged_spec(name: str, shape: tuple[int, ...], dtype: str) -> TransformSpec:
@@ -177,8 +177,8 @@ def rearranged_spec(name: str, shape: tuple[int, ...], dtype: str) -> TransformS
 
 def _places(length: int, order: Order, half: bool, digits: tuple[int, ...] | None) -> int:
     """Return the number of places of a spectrum along an axis."""
-    found = flat_digits(0, length, order, real=half, digits=digits)
-    return math.prod(digit.size for digit in found)
+    stored_digits = flat_digits(0, length, order, real=half, digits=digits)
+    return math.prod(digit.size for digit in stored_digits)
 
 
 def parse_dtype(dtype: np.dtype[Any], kind: Kind) -> str:
@@ -202,27 +202,30 @@ def parse_axes(argument: str, axes: Sequence[SupportsIndex], ndim: int) -> tuple
     >>> parse_axes("axes", (-1, 0), 3)
     (2, 0)
     """
-    found = tuple(parse_as(operator.index, argument, axis, "an integer") for axis in axes)
+    numbers = [parse_as(operator.index, argument, axis, "an integer") for axis in axes]
     if ndim == 0:
         raise_invalid("a", "an array without axes", "an array of at least one dimension")
-    for axis in found:
+    for axis in numbers:
         if not -ndim <= axis < ndim:
             allowed = f"{-ndim}..{ndim - 1} for an array of {ndim} dimensions"
             raise_invalid(argument, axis, allowed, kind=AxisError)
-    found = tuple(axis % ndim for axis in found)
-    if len(set(found)) < len(found):
+    parsed_axes = tuple(axis % ndim for axis in numbers)
+    if len(set(parsed_axes)) < len(parsed_axes):
         raise_invalid(argument, tuple(axes), "every axis at most once")
-    return found
+    return parsed_axes
 
 
 def parse_some(
-    argument: str, named: Sequence[Any] | Mapping[Any, Any], axes: tuple[int, ...], ndim: int
+    argument: str,
+    named: Sequence[Any] | Mapping[Any, Any],
+    axes: tuple[int, ...],
+    ndim: int,
 ) -> tuple[int, ...]:
     """Return the non-negative axes in an argument; they must be transformed and occur once."""
-    found = parse_axes(argument, tuple(named), ndim)
-    if not set(found) <= set(axes):
+    named_axes = parse_axes(argument, tuple(named), ndim)
+    if not set(named_axes) <= set(axes):
         raise_invalid(argument, named, f"only axes that are transformed, {axes}")
-    return found
+    return named_axes
 
 
 def parse_scale(norm: str | None, forward: bool) -> Scale:
@@ -246,9 +249,8 @@ def parse_orders(order: str | Sequence[str], count: int) -> tuple[Order, ...]:
     """
     parse_type("order", order, Sequence, "'natural' or 'transposed'")
     orders = (order,) * count if isinstance(order, str) else tuple(order)
-    for found in orders:
-        if found not in ("natural", "transposed"):
-            raise_invalid("order", order, "'natural' or 'transposed'")
+    if not all(axis_order in ("natural", "transposed") for axis_order in orders):
+        raise_invalid("order", order, "'natural' or 'transposed'")
     if len(orders) != count:
         raise_invalid(
             "order", order, f"one order, or {count} of them, one for each transformed axis"
@@ -263,17 +265,17 @@ def complete_factors(axis: int, factors: Sequence[int], length: int) -> tuple[in
     (4, 3)
     """
     known = math.prod(n for n in factors if n != -1)
-    found = tuple(length // known if n == -1 else n for n in factors)
-    if math.prod(found) != length:
+    completed = tuple(length // known if n == -1 else n for n in factors)
+    if math.prod(completed) != length:
         divides = f"divides its length {length}, as {known} does not"
         wanted = divides if -1 in factors else f"is its length {length}, not {known}"
         raise_invalid(
             "rounds", {axis: tuple(factors)}, f"factors of axis {axis} whose product {wanted}"
         )
-    if len(found) > 1 and 1 in found:
+    if len(completed) > 1 and 1 in completed:
         allowed = f"factors of axis {axis}, whose length is {length}, of at least 2 each"
         raise_invalid("rounds", {axis: tuple(factors)}, allowed)
-    return found
+    return completed
 
 
 def parse_length(argument: str, n: SupportsIndex, size: int) -> int:
@@ -315,21 +317,49 @@ def _parse_digits(digits: Any, axes: tuple[int, ...], ndim: int) -> dict[int, tu
     return {a: parse_factors("digits", n) for a, n in zip(along, named.values(), strict=True)}
 
 
-def _check_digits(
-    axis: int, length: int, order: Order, digits: tuple[int, ...]
-) -> tuple[int, ...] | None:
-    """Return checked digits of an axis, or None for the default digits."""
+def _check_digits(axis: int, length: int, order: Order, digits: tuple[int, ...]) -> None:
+    """Raise an error for digits that an axis cannot have."""
     if order == "natural":
         allowed = f"None for axis {axis}, which is in natural order"
         raise_invalid("digits", {axis: digits}, allowed, kind=ArgumentTypeError)
     if math.prod(digits) != length:
         allowed = f"factors whose product is {length}, the length of axis {axis}"
         raise_invalid("digits", {axis: digits}, allowed)
-    return None if digits == transposed_digits(length) else digits
+
+
+def _check_places(
+    axis: int,
+    size: int,
+    length: int,
+    half: bool,
+    digits: tuple[int, ...] | None,
+) -> None:
+    """Raise an error if an axis does not have the size of a spectrum in transposed order.
+
+    Parameters
+    ----------
+    axis, size : int
+        Axis of the array, and its size there.
+    length : int
+        Length of the transform.
+    half : bool
+        Whether the array has half a spectrum.
+    digits : tuple of int or None
+        Digits of the spectrum; None for the default ones.
+    """
+    places = _places(length, "transposed", half, digits)
+    if size != places:
+        names = " x ".join(map(str, digits or transposed_digits(length)))
+        allowed = f"{places} entries: a spectrum of length {length} in transposed order "
+        allowed += f"(digits {names}) is neither padded nor cropped"
+        raise_invalid("a", f"axis {axis} of length {size}", allowed)
 
 
 def _resolve(
-    name: str, shape: tuple[int, ...], n_or_s: Any, axis_or_axes: Any
+    name: str,
+    shape: tuple[int, ...],
+    n_or_s: Any,
+    axis_or_axes: Any,
 ) -> tuple[tuple[int, ...], tuple[SupportsIndex | None, ...], str]:
     """Return the axes, the given length of each, and the name of the lengths' argument."""
     ndim = len(shape)
@@ -339,9 +369,14 @@ def _resolve(
     s = None if n_or_s is None else parse_several("s", n_or_s)
     if s is not None and len(s) > ndim > 0:
         raise_invalid("s", s, f"{ndim} lengths at most, for an array of {ndim} dimensions")
-    last = 2 if name.endswith("2") else ndim if s is None else len(s)
-    named = range(-last, 0) if axis_or_axes is None else parse_several("axes", axis_or_axes)
-    axes = parse_axes("axes", named, ndim)
+    if axis_or_axes is not None:
+        named_axes: Sequence[Any] = parse_several("axes", axis_or_axes)
+    elif name.endswith("2"):
+        named_axes = (-2, -1)
+    else:
+        count = ndim if s is None else len(s)
+        named_axes = range(-count, 0)
+    axes = parse_axes("axes", named_axes, ndim)
     if not axes:
         raise_invalid("axes", (), "at least one axis")
     if s is not None and len(s) != len(axes):
@@ -428,26 +463,27 @@ def transform_spec(
     """
     kind, sign, forward = TRANSFORMS[parse_name(name)]
     dtype_str = parse_dtype(np.dtype(dtype), kind)
-    axes, given, argument = _resolve(name, shape, n_or_s, axis_or_axes)
+    axes, given_lengths, argument = _resolve(name, shape, n_or_s, axis_or_axes)
     orders = parse_orders(order, len(axes))
-    named = _parse_digits(digits, axes, len(shape))
-    lengths, other_digits = [], []
-    for axis, n, found in zip(axes, given, orders, strict=True):
-        half, size, own = kind == "c2r" and axis == axes[-1], shape[axis], named.get(axis)
-        transposed = not forward and found == "transposed"
+    named_digits = _parse_digits(digits, axes, len(shape))
+    lengths = []
+    other_digits = []
+    for axis, n, axis_order in zip(axes, given_lengths, orders, strict=True):
+        half = kind == "c2r" and axis == axes[-1]
+        size = shape[axis]
+        axis_digits = named_digits.get(axis)
+        comes_transposed = not forward and axis_order == "transposed"
         if n is not None:
             length = parse_length(argument, n, size)
         else:
-            length = _default_length(argument, size, axis, half, transposed, own)
+            length = _default_length(argument, size, axis, half, comes_transposed, axis_digits)
         lengths.append(length)
-        if own is not None and _check_digits(axis, length, found, own):
-            other_digits.append((axis, own))
-        places = _places(length, found, half, own) if transposed else size
-        if size != places:
-            names = " x ".join(map(str, own or transposed_digits(length)))
-            allowed = f"{places} entries: a spectrum of length {length} in transposed order "
-            allowed += f"(digits {names}) is neither padded nor cropped"
-            raise_invalid("a", f"axis {axis} of length {size}", allowed)
+        if axis_digits is not None:
+            _check_digits(axis, length, axis_order, axis_digits)
+            if axis_digits != transposed_digits(length):
+                other_digits.append((axis, axis_digits))
+        if comes_transposed:
+            _check_places(axis, size, length, half, axis_digits)
     natural = parse_orders("natural", len(axes))
     return TransformSpec(
         name=name,

@@ -170,9 +170,9 @@ class SegmentedView:
         highs = np.array([cut.stop for cut in part], np.int64)
         for (axes, conjugate), memory in zip(self.images, self._memory, strict=True):
             cuts = []
-            for boxes, digits in zip(axes, self.digits, strict=True):
-                own = list(digits)
-                cuts.append(boxes.rows_within(lows[own], highs[own]))
+            for boxes, axis_memory in zip(axes, memory, strict=True):
+                digits = axis_memory.digits
+                cuts.append(boxes.rows_within(lows[digits], highs[digits]))
             if all(len(rows) for rows, _, _ in cuts):
                 yield from self._shards_of_boxes(
                     part,
@@ -227,7 +227,7 @@ class SegmentedView:
         if conjugate:  # some are negative
             starts += np.einsum("ij,ij->i", counts - 1, np.minimum(steps, 0))
         places = lows - first_values
-        for rows in _equal_rows(np.concatenate([counts, steps], axis=1)):
+        for rows in _equal_rows(counts, steps):
             own_steps = steps[rows[0]].tolist()
             yield ShardView(
                 block=self,
@@ -443,9 +443,13 @@ def _split(boxes: Pieces, digits: Block, radices: Sequence[Block]) -> Pieces:
     return boxes
 
 
-def _equal_rows(table: Ints) -> Iterator[Ints]:
-    """Yield the numbers of the rows of a table that are equal, in the order of their first row."""
-    if len(table) == 1 or (table == table[:1]).all():
+def _equal_rows(counts: Ints, steps: Ints) -> Iterator[Ints]:
+    """Yield the numbers of rows that are equal in two tables, in the order of their first row."""
+    if len(counts) == 1:
+        yield np.zeros(1, np.int64)
+        return
+    table = np.concatenate([counts, steps], axis=1)
+    if (table == table[:1]).all():
         yield np.arange(len(table))
         return
     rows_of_key: dict[bytes, list[int]] = {}

@@ -15,6 +15,15 @@ COLORS = ("#7fb2e5", "#f2b56b", "#8fce9b", "#d99bc6")
 GREY = "#e8e8e8"
 DARK = "#333333"
 
+#: Lines of charts.
+BLUE = "#2a6fb0"
+RED = "#c8553d"
+GREEN = "#4b9b5a"
+LINE = {"lw": 2, "ms": 5}
+
+#: An arrow.
+ARROW = {"arrowstyle": "-|>", "mutation_scale": 14, "color": DARK, "lw": 1.2}
+
 mpl.rcParams |= {
     "svg.hashsalt": "dask_bigfft",
     "svg.fonttype": "none",
@@ -31,9 +40,19 @@ def picture(width, height):
     return figure, axes
 
 
-def box(axes, x, y, width, height, text="", color=GREY, line=1.0):
+def box(
+    axes,
+    x,
+    y,
+    width,
+    height,
+    text="",
+    color=GREY,
+    line=1.0,
+):
     """Draw a rectangle with a text in its middle."""
-    axes.add_patch(Rectangle((x, y), width, height, facecolor=color, edgecolor=DARK, lw=line))
+    patch = Rectangle((x, y), width, height, facecolor=color, edgecolor=DARK, lw=line)
+    axes.add_patch(patch)
     label(axes, x + width / 2, y + height / 2, text)
 
 
@@ -44,9 +63,10 @@ def label(axes, x, y, text, **keywords):
 
 def arrow(axes, start, end, text="", above=0.45):
     """Draw an arrow with a text above its middle."""
-    patch = FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=14, color=DARK, lw=1.2)
-    axes.add_patch(patch)
-    label(axes, (start[0] + end[0]) / 2, (start[1] + end[1]) / 2 - above, text)
+    axes.add_patch(FancyArrowPatch(start, end, **ARROW))
+    middle_x = (start[0] + end[0]) / 2
+    middle_y = (start[1] + end[1]) / 2
+    label(axes, middle_x, middle_y - above, text)
 
 
 def layouts():
@@ -87,11 +107,8 @@ def loop():
     box(axes, 20, 2.6, 5.2, 1.3, "tile", color="#f7f2c4", line=2.6)
     arrow(axes, (5.9, 3.25), (9.9, 3.25), "load")
     arrow(axes, (16.1, 3.25), (19.9, 3.25), "store")
-    loop_ = FancyArrowPatch(
-        (15.4, 4.0), (10.6, 4.0), connectionstyle="arc3,rad=-0.6", arrowstyle="-|>",
-        mutation_scale=14, color=DARK, lw=1.2,
-    )  # fmt: skip
-    axes.add_patch(loop_)
+    bow = FancyArrowPatch((15.4, 4.0), (10.6, 4.0), connectionstyle="arc3,rad=-0.6", **ARROW)
+    axes.add_patch(bow)
     label(axes, 13, 6.2, "transform: FFT, twiddle, check")
     label(axes, 13, 7.8, "repeated for each tile; several threads take tiles of one block")
     return figure
@@ -148,113 +165,165 @@ def results(program, section):
     return json.loads(file.read_text(encoding="utf-8"))["sections"][section]
 
 
-def panel(axes, title, xlabel, ticks):
-    """Give an axes its title and ticks."""
-    axes.set_title(title, size=10, loc="left")
+def style(axes, xlabel):
+    """Give an axes its label, a grid, and no frame above and on the right."""
     axes.set_xlabel(xlabel, size=10)
-    axes.set_xticks(ticks, map(str, ticks))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
     axes.tick_params(labelsize=9)
 
 
+def panel(axes, title, xlabel, ticks):
+    """Give an axes its title and ticks."""
+    axes.set_title(title, size=10, loc="left")
+    axes.set_xticks(ticks, map(str, ticks))
+    style(axes, xlabel)
+
+
+def plot(axes, points, marker, color, label=None):
+    """Draw a line through points."""
+    x, y = zip(*points, strict=True)
+    axes.plot(x, y, marker, color=color, label=label, **LINE)
+
+
 def several_gpus():
     """Time against the number of GPUs: ours, and torch with NCCL."""
-    rows = {row["name"]: row for row in results("on_gpus", "several")}
     figure = Figure(figsize=(8.6, 3.3), layout="constrained", facecolor="white")
-    titles = "same array: milliseconds", "array grows with the GPUs: milliseconds"
-    for axes, title, shapes in zip(
-        figure.subplots(1, 2),
-        titles,
-        (("1024x1024x1024", "2048x1024x2048", "2048x2048x2048"), ("1024x1024x{}",)),
-        strict=True,
-    ):
-        for shape, color in zip(shapes, ("#2a6fb0", "#c8553d", "#4b9b5a"), strict=False):
-            for key, style, whose in (("bigfft", "o-", "ours"), ("by_hand", "s:", "torch, NCCL")):
-                found = []
-                for count in (1, 2, 4, 6, 8):
-                    named = shape.format(1024 * count)
-                    row = rows.get(f"{count} GPUs, {named} c8, {count} blocks, auto", {})
-                    if key in row:
-                        found.append((count, 1e3 * row[key]))
-                if found:
-                    name = shape.format("1024p").replace("x", " x ")
-                    axes.plot(*zip(*found, strict=True), style, color=color, lw=2, ms=5,
-                              label=f"{name}, {whose}")  # fmt: skip
-        axes.set(xscale="log", yscale="log")
-        axes.minorticks_off()
-        panel(axes, title, "GPUs", [1, 2, 4])
-        ticks = [10, 20, 40, 80, 120] if len(shapes) > 1 else [20, 25, 30, 35]
-        axes.set_yticks(ticks, map(str, ticks))
-        axes.legend(fontsize=7.5, frameon=False)
+    same_size, growing = figure.subplots(1, 2)
+    shapes = ("1024x1024x1024", "2048x1024x2048", "2048x2048x2048")
+    for shape, color in zip(shapes, (BLUE, RED, GREEN), strict=True):
+        plot_gpus(same_size, shape, color)
+    finish_gpus(same_size, "same array: milliseconds", [10, 20, 40, 80, 120])
+    plot_gpus(growing, "1024x1024x{}", BLUE)
+    finish_gpus(growing, "array grows with the GPUs: milliseconds", [20, 25, 30, 35])
     return figure
+
+
+def plot_gpus(axes, shape, color):
+    """Draw the milliseconds of ours and of torch for an array, against the number of GPUs."""
+    rows = {row["name"]: row for row in results("on_gpus", "several")}
+    name = shape.format("1024p").replace("x", " x ")
+    for key, marker, author in (("bigfft", "o-", "ours"), ("by_hand", "s:", "torch, NCCL")):
+        points = []
+        for count in (1, 2, 4, 6, 8):
+            array = shape.format(1024 * count)
+            row = rows.get(f"{count} GPUs, {array} c8, {count} blocks, auto", {})
+            if key in row:
+                points.append((count, 1e3 * row[key]))
+        if points:
+            plot(axes, points, marker, color, f"{name}, {author}")
+
+
+def finish_gpus(axes, title, ticks):
+    """Give a panel of GPUs logarithmic axes, a title and ticks of milliseconds."""
+    axes.set(xscale="log", yscale="log")
+    axes.minorticks_off()
+    panel(axes, title, "GPUs", [1, 2, 4])
+    axes.set_yticks(ticks, map(str, ticks))
+    axes.legend(fontsize=7.5, frameon=False)
 
 
 def by_hand():
     """Time of a transform by a GPU against settings that are made by hand."""
-    found = {"tiles": {}, "buffers": {}, "share": {}}
-    for row in results("gpu", "by_hand"):
-        first, *others = (setting.split() for setting in row["name"].split(", "))
-        kind = first[0].rpartition(".")[2].removeprefix("cpu-")
-        line = found[kind].setdefault(others[0][1] if others else "", [])
-        line.append((float(first[1]), row["seconds"]))
+    lines = lines_by_hand()
     figure = Figure(figsize=(8.6, 3.1), layout="constrained", facecolor="white")
-    labels = "tiles of a block (passes)", "buffers", "the CPU's share R"
-    for axes, (kind, lines), text in zip(figure.subplots(1, 3), found.items(), labels, strict=True):
-        for (streams, points), color in zip(lines.items(), ("#2a6fb0", "#c8553d"), strict=False):
-            style = "o-" if streams != "tile" else "s--"
-            name = {"role": "a stream for each role", "tile": "a stream for each tile"}.get(streams)
-            axes.plot(*zip(*points, strict=True), style, color=color, lw=2, ms=5, label=name)
-        if kind == "tiles":
-            axes.set_xscale("log", base=2)
-        panel(axes, "seconds", text, [int(x) if x == int(x) else x for x, _ in points])
-        axes.set_ylim(0)
-        if kind != "share":
-            axes.legend(fontsize=8, frameon=False)
+    tiles, buffers, share = figure.subplots(1, 3)
+    tiles.set_xscale("log", base=2)
+    plot_settings(tiles, lines["tiles"], "tiles of a block (passes)")
+    plot_settings(buffers, lines["buffers"], "buffers")
+    plot_settings(share, lines["share"], "the CPU's share R")
+    tiles.legend(fontsize=8, frameon=False)
+    buffers.legend(fontsize=8, frameon=False)
     return figure
+
+
+def lines_by_hand():
+    """Return points of value and seconds, by setting and by the kind of streams."""
+    lines = {"tiles": {}, "buffers": {}, "share": {}}
+    for row in results("gpu", "by_hand"):
+        setting, *streams = row["name"].split(", ")
+        name, value = setting.split()
+        kind = name.rpartition(".")[2].removeprefix("cpu-")
+        streams_of_row = streams[0].split()[1] if streams else ""
+        points = lines[kind].setdefault(streams_of_row, [])
+        points.append((float(value), row["seconds"]))
+    return lines
+
+
+def plot_settings(axes, lines, xlabel):
+    """Draw seconds against a setting, with a line for each kind of streams."""
+    labels = {"role": "a stream for each role", "tile": "a stream for each tile"}
+    for (streams, points), color in zip(lines.items(), (BLUE, RED), strict=False):
+        marker = "s--" if streams == "tile" else "o-"
+        plot(axes, points, marker, color, labels.get(streams))
+        values = [int(value) if value == int(value) else value for value, _ in points]
+    panel(axes, "seconds", xlabel, values)
+    axes.set_ylim(0)
 
 
 def limited():
     """Time and peak memory of an axis of growing length, in processes that may use 1 GiB."""
     rows = results("limited", "one axis")
-    sizes = [int(row["name"].split()[0]) for row in rows]
+    sizes = [mib_of(row) for row in rows]
     figure = Figure(figsize=(8.6, 3.3), layout="constrained", facecolor="white")
-    panels = figure.subplots(1, 2)
-    for axes, key in zip(panels, ("seconds", "peak_gib"), strict=True):
-        for name, text, color in (
-            ("da.fft", "da.fft.rfft(x.rechunk(-1))", "#c8553d"),
-            ("ours", "dask_bigfft.fft.rfft(x)", "#2a6fb0"),
-        ):
-            known = [
-                (n, row[key][name]) for n, row in zip(sizes, rows, strict=True) if name in row[key]
-            ]
-            axes.plot(*zip(*known, strict=True), "o-", color=color, lw=2, ms=5)
-            if name == "ours":
-                below = -46 if key == "seconds" else -24
-                axes.annotate(text, known[-1], (0, below), textcoords="offset points", ha="right",
-                              color=color, size=9)  # fmt: skip
-                continue
-            end = (sizes[len(known)], known[-1][1] if key == "seconds" else 1.0)
-            axes.plot(*zip(known[-1], end, strict=True), ":", color=color, lw=2)
-            axes.plot(*end, "X", color=color, ms=11)
-            where, side = ((12, -12), "left") if key == "seconds" else ((-2, 10), "center")
-            axes.annotate(f"{text}\nkilled at {end[0]} MiB", end, where, ha=side, color=color,
-                          textcoords="offset points", size=9)  # fmt: skip
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [f"{n} MiB" if n < 1024 else f"{n // 1024} GiB" for n in sizes])
-        axes.set_xlabel("size of the array", size=10)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.3)
-        axes.tick_params(labelsize=9)
-    panels[0].set(yscale="log", ylim=(0.7, 40))
-    panels[0].set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
-    panels[0].set_title("seconds, Zarr to Zarr", size=10, loc="left")
-    panels[1].axhline(1, color=DARK, lw=1, ls="--")
-    panels[1].annotate("limit: 1 GiB", (sizes[-1], 1), (0, 5), ha="right", size=9,
-                       textcoords="offset points", color=DARK)  # fmt: skip
-    panels[1].set(ylim=(0, 1.4))
-    panels[1].set_title("peak memory (GiB)", size=10, loc="left")
+    seconds, peaks = figure.subplots(1, 2)
+
+    by_dask = points_of(rows, "seconds", "da.fft")
+    killed_at = sizes[len(by_dask)]
+    _, last_seconds = by_dask[-1]
+    plot_killed(seconds, by_dask, (killed_at, last_seconds), (12, -12), "left")
+    plot_ours(seconds, points_of(rows, "seconds", "ours"), -46)
+    finish_sizes(seconds, sizes)
+    seconds.set(yscale="log", ylim=(0.7, 40))
+    seconds.set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
+    seconds.set_title("seconds, Zarr to Zarr", size=10, loc="left")
+
+    plot_killed(peaks, points_of(rows, "peak_gib", "da.fft"), (killed_at, 1.0), (-2, 10), "center")
+    plot_ours(peaks, points_of(rows, "peak_gib", "ours"), -24)
+    finish_sizes(peaks, sizes)
+    peaks.axhline(1, color=DARK, lw=1, ls="--")
+    note(peaks, "limit: 1 GiB", (sizes[-1], 1), (0, 5), ha="right", color=DARK)
+    peaks.set(ylim=(0, 1.4))
+    peaks.set_title("peak memory (GiB)", size=10, loc="left")
     return figure
+
+
+def mib_of(row):
+    """Return the size of the array of a row."""
+    return int(row["name"].split()[0])
+
+
+def points_of(rows, key, contestant):
+    """Return sizes and figures of a contestant, where it was not killed."""
+    return [(mib_of(row), row[key][contestant]) for row in rows if contestant in row[key]]
+
+
+def plot_killed(axes, points, end, offset, side):
+    """Draw the figures of `da.fft`, and a mark where it was killed."""
+    plot(axes, points, "o-", RED)
+    x, y = zip(points[-1], end, strict=True)
+    axes.plot(x, y, ":", color=RED, lw=2)
+    axes.plot(*end, "X", color=RED, ms=11)
+    text = f"da.fft.rfft(x.rechunk(-1))\nkilled at {end[0]} MiB"
+    note(axes, text, end, offset, ha=side, color=RED)
+
+
+def plot_ours(axes, points, above):
+    """Draw our figures, and the call above or below the last one."""
+    plot(axes, points, "o-", BLUE)
+    note(axes, "dask_bigfft.fft.rfft(x)", points[-1], (0, above), ha="right", color=BLUE)
+
+
+def note(axes, text, point, offset, **keywords):
+    """Write a text at a distance from a point."""
+    axes.annotate(text, point, offset, textcoords="offset points", size=9, **keywords)
+
+
+def finish_sizes(axes, sizes):
+    """Give a panel the sizes of arrays below."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [f"{n} MiB" if n < 1024 else f"{n // 1024} GiB" for n in sizes])
+    style(axes, "size of the array")
 
 
 if __name__ == "__main__":

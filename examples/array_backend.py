@@ -21,21 +21,21 @@ array_creation_dispatch.register_backend("bigfft", ArenaBackend())
 
 
 def seconds(functions, repetitions):
-    """Seconds of each function, one after the other in turn; a first turn does not count."""
-    found = []
-    for _ in range(repetitions + 1):
-        row = []
-        for function in functions:
+    """Return the seconds of each function; they take turns, of which the first does not count."""
+    times = [[] for _ in functions]
+    for turn in range(repetitions + 1):
+        for function, seconds_of_function in zip(functions, times, strict=True):
             start = time.perf_counter()
-            kept = function()
-            row.append(time.perf_counter() - start)
-            del kept
-        found.append(row)
-    return zip(*found[1:], strict=True)
+            result = function()
+            elapsed = time.perf_counter() - start
+            del result
+            if turn > 0:
+                seconds_of_function.append(elapsed)
+    return times
 
 
 def full_by_numpy(shape, chunks):
-    """Blocks of ones with memory of their own: da.ones alone has one element a block."""
+    """Return blocks of ones with memory of their own: da.ones alone has one element a block."""
     return da.ones(shape, chunks=chunks).map_blocks(np.copy)
 
 
@@ -48,14 +48,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--mib", type=float, default=256, help="size of the array, default 256")
     parser.add_argument("--repetitions", type=int, default=5)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
 
-    rows = int((given.mib * 2**20 / 8) ** 0.5) // 8 * 8
+    rows = int((arguments.mib * 2**20 / 8) ** 0.5) // 8 * 8
     shape = (rows, rows)
     chunks = (rows // 8, rows)
     random = da.random.default_rng(0)
     ordinary = random.standard_normal(shape, chunks=chunks).map_blocks(np.copy).persist()
-    lent = ordinary.to_backend("bigfft").persist()
+    in_arena = ordinary.to_backend("bigfft").persist()
 
     jobs = [
         (
@@ -71,19 +71,22 @@ def main():
         (
             "transform: rfft2",
             lambda: fft.rfft2(ordinary).persist(),
-            lambda: fft.rfft2(lent).persist(),
+            lambda: fft.rfft2(in_arena).persist(),
         ),
     ]
-    print(f"float64 array of {shape} in 8 blocks, medians of {given.repetitions} in turn\n")
+    print(f"float64 array of {shape} in 8 blocks, medians of {arguments.repetitions} in turn\n")
     print("| seconds | C library | arena | ratio (least..most) |\n|---|---|---|---|")
     for name, *functions in jobs:
-        first, second = seconds(functions, given.repetitions)
-        ratios = sorted(a / b for a, b in zip(first, second, strict=True))
-        a = statistics.median(first)
-        b = statistics.median(second)
-        print(f"| {name} | {a:.4f} | {b:.4f} | {a / b:.2f} ({ratios[0]:.2f}..{ratios[-1]:.2f}) |")
+        by_numpy, by_arena = seconds(functions, arguments.repetitions)
+        ratios = sorted(a / b for a, b in zip(by_numpy, by_arena, strict=True))
+        numpy_median = statistics.median(by_numpy)
+        arena_median = statistics.median(by_arena)
+        print(
+            f"| {name} | {numpy_median:.4f} | {arena_median:.4f} |"
+            f" {numpy_median / arena_median:.2f} ({ratios[0]:.2f}..{ratios[-1]:.2f}) |"
+        )
 
-    if not np.array_equal(fft.rfft2(ordinary).compute(), fft.rfft2(lent).compute()):
+    if not np.array_equal(fft.rfft2(ordinary).compute(), fft.rfft2(in_arena).compute()):
         raise SystemExit("the answer is wrong")
 
 

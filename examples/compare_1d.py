@@ -100,9 +100,9 @@ def relative_error(answer, values):
         places = samples * first + np.arange(part.size)
         phases = np.exp(-2j * math.pi / values.size * (places * shift % values.size))
         folded += (part * phases).reshape(-1, samples).sum(axis=0)
-    wanted = np.fft.fft(folded)
-    difference = np.asarray(answer[shift::stride]) - wanted
-    return float(np.linalg.norm(difference) / np.linalg.norm(wanted))
+    expected = np.fft.fft(folded)
+    difference = np.asarray(answer[shift::stride]) - expected
+    return float(np.linalg.norm(difference) / np.linalg.norm(expected))
 
 
 def measure(name, n, repetitions, threads):
@@ -120,27 +120,43 @@ def measure(name, n, repetitions, threads):
     return {"first": seconds[0], "warm": seconds[1:], "error": error}
 
 
-def measure_in_process(name, memory, n, repetitions, threads):
+def measure_in_process(
+    name,
+    memory,
+    n,
+    repetitions,
+    threads,
+):
     """Return what `measure` returns in a new process."""
     dropped = (*THREAD_VARIABLES, *MEMORY["kept"])
     variables = {key: value for key, value in os.environ.items() if key not in dropped}
-    numbers = ["--n", str(n), "--repetitions", str(repetitions), "--threads", str(threads)]
-    command = [sys.executable, __file__, "--contestant", name, *numbers]
-    output = subprocess.run(
-        command, env=variables | MEMORY[memory], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
-    return {"name": name, "memory": memory, **json.loads(output)}
+    command = [sys.executable, __file__, "--contestant", name]
+    command += ["--n", str(n), "--repetitions", str(repetitions), "--threads", str(threads)]
+    process = subprocess.run(
+        command,
+        env=variables | MEMORY[memory],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return {"name": name, "memory": memory, **json.loads(process.stdout)}
+
+
+def processor():
+    """Return the model of the processor, or its architecture."""
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if "model name" in line:
+                    return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 def machine():
-    """Return what it ran on."""
-    names = []
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo") as file:
-            names = [line.partition(":")[2].strip() for line in file if "model name" in line]
+    """Return processor, memory and versions of libraries."""
     libraries = [name for name in ("numpy", "scipy", "dask", "ducc0") if find_spec(name)]
     return {
-        "processor": names[0] if names else platform.machine(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "libc": " ".join(platform.libc_ver()),
@@ -173,25 +189,29 @@ def main():
     parser.add_argument("--json", help="file that the measurements are written to")
     parser.add_argument("--contestant", help="measure this one alone, in this process")
     arguments = parser.parse_args()
-    numbers = (arguments.n, arguments.repetitions, arguments.threads)
+    n = arguments.n
+    repetitions = arguments.repetitions
+    threads = arguments.threads
     if arguments.contestant:
-        print(json.dumps(measure(arguments.contestant, *numbers)))
+        print(json.dumps(measure(arguments.contestant, n, repetitions, threads)))
         return
 
-    where = machine()
-    print(", ".join(f"{key} {value}" for key, value in where.items()))
+    conditions = machine()
+    print(", ".join(f"{key} {value}" for key, value in conditions.items()))
     print(
-        f"N = {arguments.n} complex128 in 16 chunks, {arguments.threads} threads, natural order;"
-        f" each in a process of its own, {arguments.repetitions} warm runs\n",
+        f"N = {n} complex128 in 16 chunks, {threads} threads, natural order;"
+        f" each in a process of its own, {repetitions} warm runs\n",
         flush=True,
     )
-    rows = [measure_in_process(name, memory, *numbers) for name, memory in contestants()]
+    rows = []
+    for name, memory in contestants():
+        rows.append(measure_in_process(name, memory, n, repetitions, threads))
     report(rows)
     if arguments.json:
         content = {
-            "machine": where,
-            "n": arguments.n,
-            "threads": arguments.threads,
+            "machine": conditions,
+            "n": n,
+            "threads": threads,
             "contestants": rows,
         }
         with open(arguments.json, "w") as file:

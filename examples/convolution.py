@@ -17,10 +17,9 @@ from extras import extra
 
 from dask_bigfft import signal
 
-# the noise has a standard deviation of 1; samples per second
 SEED = 7
-TIMES = 4
-RATE = 1000.0
+TIMES = 4  # number of patterns in noise with a standard deviation of 1
+RATE = 1000.0  # samples per second
 
 
 def pattern():
@@ -32,11 +31,11 @@ def pattern():
 def record(n):
     """Return noise with the pattern in it, and where that is."""
     random = np.random.default_rng(SEED)
-    heard = random.standard_normal(n)
+    samples = random.standard_normal(n)
     places = np.sort(random.choice(n // 2048 - 1, TIMES, replace=False)) * 2048 + 700
     for place in places:
-        heard[place : place + 512] += pattern()
-    return heard, places
+        samples[place : place + 512] += pattern()
+    return samples, places
 
 
 def filters(n):
@@ -55,14 +54,14 @@ def jobs(x, short, long):
 
 def run(n):
     """Return the record, the results, their errors and times."""
-    heard, places = record(n)
-    x = da.from_array(heard, chunks=-(-n // 16), name=False).persist()
+    samples, places = record(n)
+    x = da.from_array(samples, chunks=-(-n // 16), name=False).persist()
     short, long = filters(n)
     lazy = jobs(x, short, long)
-    wanted = {
-        "oaconvolve, short filter": scipy.signal.oaconvolve(heard, short, mode="same"),
-        "fftconvolve, long filter": scipy.signal.fftconvolve(heard, long, mode="same"),
-        "correlate, pattern": scipy.signal.correlate(heard, pattern(), mode="valid"),
+    expected = {
+        "oaconvolve, short filter": scipy.signal.oaconvolve(samples, short, mode="same"),
+        "fftconvolve, long filter": scipy.signal.fftconvolve(samples, long, mode="same"),
+        "correlate, pattern": scipy.signal.correlate(samples, pattern(), mode="valid"),
     }
     results = {}
     seconds = {}
@@ -71,16 +70,15 @@ def run(n):
         results[name] = job.compute()
         seconds[name] = time.perf_counter() - start
     errors = {
-        name: float(np.linalg.norm(results[name] - right) / np.linalg.norm(right))
-        for name, right in wanted.items()
+        name: float(np.linalg.norm(results[name] - reference) / np.linalg.norm(reference))
+        for name, reference in expected.items()
     }
-    found = peaks(results["correlate, pattern"])
     return {
         "n": n,
         "blocks": x.numblocks[0],
-        "heard": heard,
+        "record": samples,
         "places": places,
-        "found": found,
+        "peaks": peaks(results["correlate, pattern"]),
         "results": results,
         "errors": errors,
         "seconds": seconds,
@@ -89,45 +87,46 @@ def run(n):
 
 def peaks(heights):
     """Return where the highest peaks are, in rising order."""
-    left = heights.copy()
-    found = []
+    others = heights.copy()
+    places = []
     for _ in range(TIMES):
-        found.append(int(np.argmax(left)))
-        left[max(0, found[-1] - 256) : found[-1] + 256] = -np.inf
-    return np.sort(found)
+        place = int(np.argmax(others))
+        places.append(place)
+        others[max(0, place - 256) : place + 256] = -np.inf
+    return np.sort(places)
 
 
-def report(found):
+def report(summary):
     """Print what a run did, how long it took, and how far from SciPy it is."""
-    print(f"A record of {found['n']} samples in {found['blocks']} chunks:")
-    for name, error in found["errors"].items():
+    print(f"A record of {summary['n']} samples in {summary['blocks']} chunks:")
+    for name, error in summary["errors"].items():
         print(
-            f"  {name:26} {found['seconds'][name]:6.2f} s, relative L2 distance from SciPy "
+            f"  {name:26} {summary['seconds'][name]:6.2f} s, relative L2 distance from SciPy "
             f"{error:.1e}"
         )
-    print(f"  the pattern lies at   {found['places'].tolist()}")
-    print(f"  and is found at       {found['found'].tolist()}")
+    print(f"  the pattern lies at   {summary['places'].tolist()}")
+    print(f"  and is found at       {summary['peaks'].tolist()}")
 
 
-def right(found):
+def right(summary):
     """Return whether the answers are SciPy's and the pattern is found."""
-    near = np.all(abs(found["found"] - found["places"]) <= 2)
-    return bool(near) and max(found["errors"].values()) < 1e-13
+    near = np.all(abs(summary["peaks"] - summary["places"]) <= 2)
+    return bool(near) and max(summary["errors"].values()) < 1e-13
 
 
-def draw(found, path):
+def draw(summary, path):
     """Draw the neighbourhood of the first pattern, and how well the record fits it."""
     with extra("demo"):
         plt = importlib.import_module("matplotlib.pyplot")
-    place = int(found["places"][0])
+    place = int(summary["places"][0])
     low = max(0, place - 700)
     high = place + 1300
     t = np.arange(low, high) / RATE
     figure, (above, below) = plt.subplots(2, 1, figsize=(8, 5), sharex=True)
-    above.plot(t, found["heard"][low:high], color="0.8", label="record")
-    above.plot(t, found["results"]["oaconvolve, short filter"][low:high], label="low-passed")
+    above.plot(t, summary["record"][low:high], color="0.8", label="record")
+    above.plot(t, summary["results"]["oaconvolve, short filter"][low:high], label="low-passed")
     above.legend(loc="upper right")
-    below.plot(t, found["results"]["correlate, pattern"][low:high])
+    below.plot(t, summary["results"]["correlate, pattern"][low:high])
     below.set(xlabel="seconds", ylabel="fit with the pattern")
     figure.savefig(path, dpi=120)
     plt.close(figure)
@@ -138,11 +137,11 @@ def main():
     parser.add_argument("--n", type=int, default=2**22, help="length, default 2^22")
     parser.add_argument("--picture", help="where to draw the result, with matplotlib")
     arguments = parser.parse_args()
-    found = run(arguments.n)
-    report(found)
+    summary = run(arguments.n)
+    report(summary)
     if arguments.picture:
-        draw(found, arguments.picture)
-    if not right(found):
+        draw(summary, arguments.picture)
+    if not right(summary):
         raise SystemExit("the answer is wrong")
 
 

@@ -27,7 +27,15 @@ with extra("demo"):
     from matplotlib import pyplot as plt
 
 
-def show(place, image, title, colours, low=None, high=None, extent=None):
+def show(
+    place,
+    image,
+    title,
+    colours,
+    low=None,
+    high=None,
+    extent=None,
+):
     """Draw an image with its colours explained."""
     drawn = place.imshow(image, cmap=colours, vmin=low, vmax=high, extent=extent, aspect="auto")
     place.set_title(title, fontsize=9)
@@ -42,26 +50,28 @@ def show(place, image, title, colours, low=None, high=None, extent=None):
 def brightest(image, size=140):
     """Return an image of about `size` x `size` that shows the highest value of each part."""
     rows, columns = (max(1, n // size) for n in image.shape)
-    image = image[: image.shape[0] // rows * rows, : image.shape[1] // columns * columns]
-    return image.reshape(image.shape[0] // rows, rows, -1, columns).max(axis=(1, 3))
+    height = image.shape[0] // rows
+    width = image.shape[1] // columns
+    whole_parts = image[: height * rows, : width * columns]
+    return whole_parts.reshape(height, rows, width, columns).max(axis=(1, 3))
 
 
-def draw_elevation(places, found):
-    spectrum = np.log10(brightest(found["spectrum"]) + 1)
-    show(places[0], found["input"], "Jacksboro fault: heights [m]", "terrain")
+def draw_elevation(places, summary):
+    spectrum = np.log10(brightest(summary["spectrum"]) + 1)
+    show(places[0], summary["input"], "Jacksboro fault: heights [m]", "terrain")
     show(places[1], spectrum, "spectrum [log10]", "magma", *np.percentile(spectrum, [1, 99.9]))
-    show(places[2], found["result"], "slopes, smoothed in the spectrum, in the sun", "gray", 0, 1)
-    show(places[3], brightest(found["difference"]), "slopes minus SciPy's", "viridis")
+    show(places[2], summary["result"], "slopes, smoothed in the spectrum, in the sun", "gray", 0, 1)
+    show(places[3], brightest(summary["difference"]), "slopes minus SciPy's", "viridis")
 
 
-def draw_field(places, found):
-    rows, columns = found["shape"]
-    height, width = found["spectrum"].shape
-    spectrum = np.log10(brightest(found["spectrum"]))
+def draw_field(places, summary):
+    rows, columns = summary["shape"]
+    height, width = summary["spectrum"].shape
+    spectrum = np.log10(brightest(summary["spectrum"]))
     extent = (0, width / columns, height / 2 / rows, -height / 2 / rows)
-    low, high = np.percentile(found["truth"], [0, 100])
+    low, high = np.percentile(summary["truth"], [0, 100])
     size = f"{rows} x {columns}"
-    show(places[0], found["input"], f"corner of a field of {size} [m]", "terrain", low, high)
+    show(places[0], summary["input"], f"corner of a field of {size} [m]", "terrain", low, high)
     show(
         places[1],
         spectrum,
@@ -71,24 +81,32 @@ def draw_field(places, found):
         np.percentile(spectrum, 99.9),
         extent,
     )
-    for ky, kx in large_field.stripe_frequencies(found["shape"]):
+    for ky, kx in large_field.stripe_frequencies(summary["shape"]):
         for sign in (1, -1):
             places[1].plot(sign * kx / columns, sign * ky / rows, "o", ms=9, mfc="none", mec="w")
     places[1].set(xlim=extent[:2], ylim=extent[2:], xlabel="cycles per sample")
     places[1].xaxis.label.set_size(7)
-    show(places[2], found["result"], "without stripes and noise [m]", "terrain", low, high)
-    show(places[3], found["result"] - found["truth"], "minus the true terrain [m]", "RdBu", -10, 10)
+    show(places[2], summary["result"], "without stripes and noise [m]", "terrain", low, high)
+    show(
+        places[3],
+        summary["result"] - summary["truth"],
+        "minus the true terrain [m]",
+        "RdBu",
+        -10,
+        10,
+    )
 
 
-def draw_record(places, found):
-    first = found["places"][0]
-    samples = np.arange(max(0, first - 6000), min(found["n"], first + 10000))
-    places[0].plot(samples / 1e6, found["heard"][samples], lw=0.3)
+def draw_record(places, summary):
+    first = summary["places"][0]
+    samples = np.arange(max(0, first - 6000), min(summary["n"], first + 10000))
+    places[0].plot(samples / 1e6, summary["record"][samples], lw=0.3)
     end = first + transposed_order.CHIRP
     places[0].axvspan(first / 1e6, end / 1e6, color="tab:orange", alpha=0.3)
     places[0].set_title("part of a record [millions of samples]; coloured: an echo", fontsize=9)
-    most = found["correlation"][: found["n"] // 2048 * 2048].reshape(-1, 2048).max(axis=1)
-    places[1].plot(np.linspace(0, found["n"] / 1e6, most.size), most, lw=0.8)
+    n = summary["n"]
+    heights = summary["correlation"][: n // 2048 * 2048].reshape(-1, 2048).max(axis=1)
+    places[1].plot(np.linspace(0, n / 1e6, heights.size), heights, lw=0.8)
     places[1].set_title("its correlation with the chirp [standard deviations]: echoes", fontsize=9)
     for place in places:
         place.tick_params(labelsize=6)
@@ -132,17 +150,21 @@ def main():
         large = larger_than_memory.run(arguments.gib, folder)
 
     print("\nResults, times, and distances from SciPy:\n")
-    parts = [(elevation, heights), (large_field, field), (transposed_order, record)]
-    parts.append((larger_than_memory, large))
-    for part, found in parts:
-        part.report(found)
+    parts = [
+        (elevation, heights),
+        (large_field, field),
+        (transposed_order, record),
+        (larger_than_memory, large),
+    ]
+    for part, summary in parts:
+        part.report(summary)
     print(
         f"\nAll in {time.perf_counter() - start:.0f} s on {os.cpu_count()} cores."
         f" The picture is {arguments.picture}"
     )
     libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "dask"))
     print(f"Python {platform.python_version()}, {libraries}")
-    if not all(part.right(found) for part, found in parts):
+    if not all(part.right(summary) for part, summary in parts):
         raise SystemExit("an answer is wrong")
 
 

@@ -46,9 +46,9 @@ def hillshade(sy, sx):
     return np.clip(lit / np.sqrt(1 + sy**2 + sx**2), 0, 1)
 
 
-def relative_error(found, wanted):
-    """Return the L2 norm of the difference over that of what is wanted."""
-    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+def relative_error(values, expected):
+    """Return the L2 norm of the difference over that of the expected values."""
+    return float(np.linalg.norm(values - expected) / np.linalg.norm(expected))
 
 
 def run(chunk=150):
@@ -67,48 +67,49 @@ def run(chunk=150):
     reference = scipy.fft.rfft2(mirrored)
     fy = np.fft.fftfreq(x.shape[0], dy)[:, None]
     fx = np.fft.rfftfreq(x.shape[1], dx)[None, :]
-    wanted = [scipy.fft.irfft2(s, s=x.shape) for s in slopes(reference, fy, fx)]
+    expected_spectra = slopes(reference, fy, fx)
 
     rows, columns = heights.shape
-    sy, sx, *wanted = (slope[:rows, :columns] for slope in (sy, sx, *wanted))
+    ours = np.stack([sy, sx])[:, :rows, :columns]
+    expected = np.stack([scipy.fft.irfft2(s, s=x.shape) for s in expected_spectra])
+    expected = expected[:, :rows, :columns]
     return {
         "chunks": x.chunks,
         "input": heights,
         "spectrum": np.fft.fftshift(np.abs(spectrum), axes=0),
-        "result": hillshade(sy, sx),
-        "difference": np.hypot(sy - wanted[0], sx - wanted[1]),
+        "result": hillshade(ours[0], ours[1]),
+        "difference": np.hypot(ours[0] - expected[0], ours[1] - expected[1]),
         "errors": {
             "spectrum": relative_error(spectrum, reference),
-            "slopes": relative_error(np.stack([sy, sx]), np.stack(wanted)),
+            "slopes": relative_error(ours, expected),
         },
     }
 
 
-def report(found):
+def report(summary):
     """Print what a run did and how far from SciPy it is."""
+    rows, columns = summary["result"].shape
+    row_chunks, column_chunks = summary["chunks"]
     print(
-        "{} x {} heights, mirrored to {} x {}, in {} x {} chunks".format(
-            *found["result"].shape,
-            *(sum(cut) for cut in found["chunks"]),
-            *map(len, found["chunks"]),
-        )
+        f"{rows} x {columns} heights, mirrored to {sum(row_chunks)} x {sum(column_chunks)},"
+        f" in {len(row_chunks)} x {len(column_chunks)} chunks"
     )
-    for name, error in found["errors"].items():
+    for name, error in summary["errors"].items():
         same = "" if error else ", the same bit for bit"
         print(f"  {name}: relative L2 distance from SciPy {error:.1e}{same}")
 
 
-def right(found):
+def right(summary):
     """Return whether the answer is SciPy's."""
-    return max(found["errors"].values()) < 1e-14
+    return max(summary["errors"].values()) < 1e-14
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--chunk", type=int, default=150, help="edge of a chunk, default 150")
-    found = run(parser.parse_args().chunk)
-    report(found)
-    if not right(found):
+    summary = run(parser.parse_args().chunk)
+    report(summary)
+    if not right(summary):
         raise SystemExit("the answer is wrong")
 
 

@@ -38,11 +38,11 @@ def main():
     print(f"fft.fft(x) gives, after {lazily:.3f} s, a lazy array:\n    {spectrum}")
 
     start = time.perf_counter()
-    found = spectrum.compute()
+    values = spectrum.compute()
     print(f"spectrum.compute() takes {time.perf_counter() - start:.2f} s here, the first time.")
 
-    wanted = np.fft.fft(x.compute())
-    error = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+    expected = np.fft.fft(x.compute())
+    error = np.linalg.norm(values - expected) / np.linalg.norm(expected)
     print(f"Its relative L2 distance from numpy.fft.fft is {error:.1e}.")
 
     if not error < 1e-14:

@@ -29,10 +29,9 @@ with extra("zarr"):
     import zarr
 
 SEED = 2011
-# metres
-RELIEF = 400.0
-NOISE = 30.0
-STRIPES = 25.0
+RELIEF = 400.0  # metres
+NOISE = 30.0  # metres
+STRIPES = 25.0  # metres
 WAVELENGTHS = ((25.0, 200.0), (-90.0, 30.0))  # of the stripes, in samples along y and x
 SMOOTHING = 6.0  # samples, the standard deviation of the Gaussian
 NOTCH = 0.001  # cycles per sample, the standard deviation of the hole for a set of stripes
@@ -67,14 +66,15 @@ def grids(shape):
 
 def interpolation(places, length, cells):
     """Return which entries of a periodic grid lie around places, and their weights as a matrix."""
-    cell, rest = np.divmod(places * (cells / length), 1)
+    cell, fraction = np.divmod(places * (cells / length), 1)
     near = np.arange(cell[0], cell[-1] + 2, dtype=int)
-    weight = rest**3 * (rest * (6 * rest - 15) + 10)  # smooth to the second derivative
+    # smooth to the second derivative
+    weight = fraction**3 * (fraction * (6 * fraction - 15) + 10)
     matrix = np.zeros((len(places), len(near)))
-    each = np.arange(len(places))
-    left = cell.astype(int) - near[0]
-    matrix[each, left] = 1 - weight
-    matrix[each, left + 1] = weight
+    rows = np.arange(len(places))
+    columns = cell.astype(int) - near[0]
+    matrix[rows, columns] = 1 - weight
+    matrix[rows, columns + 1] = weight
     return near % cells, matrix
 
 
@@ -98,7 +98,9 @@ def field_block(shape, levels, block_info=None):
         # cos(a + b) as two products of a column and a row
         a = 2 * np.pi * ky / shape[0] * y
         b = 2 * np.pi * kx / shape[1] * x
-        field += STRIPES * np.stack([np.cos(a), -np.sin(a)], 1) @ np.stack([np.cos(b), np.sin(b)])
+        columns = np.stack([np.cos(a), -np.sin(a)], axis=1)
+        rows = np.stack([np.cos(b), np.sin(b)])
+        field += STRIPES * columns @ rows
     random = np.random.default_rng([SEED, y0, x0])
     return field + NOISE * random.standard_normal(field.shape)
 
@@ -172,9 +174,11 @@ def make_field(path, shape, chunks):
 
 def compare(reference, array):
     """Return the relative L2 distance of a dask array from a NumPy array, chunk by chunk."""
-    wanted = da.from_array(reference, chunks=array.chunks, name=False)
-    apart, size = dask.compute((abs(array - wanted) ** 2).sum(), (abs(wanted) ** 2).sum())
-    return float(np.sqrt(apart / size))
+    expected = da.from_array(reference, chunks=array.chunks, name=False)
+    difference_energy = (abs(array - expected) ** 2).sum()
+    energy = (abs(expected) ** 2).sum()
+    difference_energy, energy = dask.compute(difference_energy, energy)
+    return float(np.sqrt(difference_energy / energy))
 
 
 def distance_from_truth(array):
@@ -245,61 +249,64 @@ def run(gib, folder):
     del cleaned
     after = da.from_zarr(sink)
 
-    y, x = (np.arange(min(n, most)) for n, most in zip(shape, WINDOW, strict=True))
-    window = (slice(0, y.size), slice(0, x.size))
-    low, across = (max(4, round(n * LOWEST)) for n in shape)
-    middle = fft.fftshift(spectrum, axes=0)[shape[0] // 2 - low : shape[0] // 2 + low, :across]
-    found = {
+    height = min(shape[0], WINDOW[0])
+    width = min(shape[1], WINDOW[1])
+    window = (slice(0, height), slice(0, width))
+    low = max(4, round(shape[0] * LOWEST))
+    across = max(4, round(shape[1] * LOWEST))
+    centre = shape[0] // 2
+    middle = fft.fftshift(spectrum, axes=0)[centre - low : centre + low, :across]
+    summary = {
         "shape": shape,
         "chunks": chunks,
         "input": before[window].compute(),
         "spectrum": abs(middle).compute(),
         "result": after[window].compute(),
-        "truth": terrain(y, x, shape, grids(shape)),
+        "truth": terrain(np.arange(height), np.arange(width), shape, grids(shape)),
         "rms": (distance_from_truth(before), distance_from_truth(after)),
         "stages": stages,
     }
     peer = SciPy(stages)
-    wanted = peer.spectrum(before)
-    found["errors"] = {"spectrum": compare(wanted, spectrum)}
+    expected = peer.spectrum(before)
+    spectrum_error = compare(expected, spectrum)
     del spectrum, middle  # lets go of the memory
-    wanted = peer.cleaned(wanted, shape)
-    found["errors"]["cleaned field"] = compare(wanted, after)
-    return found
+    expected = peer.cleaned(expected, shape)
+    field_error = compare(expected, after)
+    return summary | {"errors": {"spectrum": spectrum_error, "cleaned field": field_error}}
 
 
-def report(found):
+def report(summary):
     """Print what a run did, how fast, and how far from the answer it is."""
-    rows, columns = found["shape"]
+    rows, columns = summary["shape"]
     print(
         f"{rows} x {columns} float64 ({8 * rows * columns / 2**30:.2f} GiB) in Zarr, in chunks of"
-        f" {found['chunks'][0]} x {found['chunks'][1]}"
+        f" {summary['chunks'][0]} x {summary['chunks'][1]}"
     )
-    for name, nbytes, seconds in found["stages"].rows:
+    for name, nbytes, seconds in summary["stages"].rows:
         print(f"  {name:43} {seconds:6.2f} s  {nbytes / seconds / 1e9:5.2f} GB/s")
-    seconds = {name: seconds for name, _, seconds in found["stages"].rows}
+    seconds = {name: seconds for name, _, seconds in summary["stages"].rows}
     names = ("forward", "filter, inverse")
     if any(seconds[f"{SCIPY}: {name}"] < seconds[name] for name in names):
         print(
             "  SciPy is faster where the field fits into memory: it has no chunks to schedule,"
             " gather and exchange"
         )
-    for name, error in found["errors"].items():
+    for name, error in summary["errors"].items():
         same = "" if error else ", the same bit for bit"
         print(f"  {name}: relative L2 distance from SciPy {error:.1e}{same}")
+    before, after = summary["rms"]
     print(
-        "  root mean square distance from the true terrain: {:.1f} m before, {:.1f} m after".format(
-            *found["rms"]
-        )
+        f"  root mean square distance from the true terrain: {before:.1f} m before,"
+        f" {after:.1f} m after"
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"  peak memory of the process, SciPy's check included: {peak / 2**30:.2f} GiB")
 
 
-def right(found):
+def right(summary):
     """Return whether the answer is SciPy's and the filter did its work."""
-    before, after = found["rms"]
-    return max(found["errors"].values()) < 1e-14 and after < before / 4
+    before, after = summary["rms"]
+    return max(summary["errors"].values()) < 1e-14 and after < before / 4
 
 
 def add_arguments(parser):
@@ -325,9 +332,9 @@ def main():
     add_arguments(parser)
     arguments = parser.parse_args()
     with scratch(arguments.folder) as folder:
-        found = run(arguments.gib, folder)
-    report(found)
-    if not right(found):
+        summary = run(arguments.gib, folder)
+    report(summary)
+    if not right(summary):
         raise SystemExit("the answer is wrong")
 
 

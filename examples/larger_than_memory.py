@@ -77,16 +77,15 @@ def by_hand(field, at, rows):
 def errors_of(field, energy, rows, path):
     """Return relative errors of some frequencies and of the energy."""
     spectrum = zarr.open_array(path, mode="r")
-    # size of a typical element of the spectrum
-    size = np.sqrt(energy)
-    found = {}
+    typical = np.sqrt(energy)  # size of an element of the spectrum
+    errors = {}
     for at in [(0, 0, 0), (1, 2, 3), tuple(n - 5 for n in field.shape)]:
-        found[f"frequency {at}"] = abs(spectrum[at] - by_hand(field, at, rows)) / size
+        errors[f"frequency {at}"] = abs(spectrum[at] - by_hand(field, at, rows)) / typical
     total = sum(
         float(np.sum(np.abs(spectrum[:, i : i + 8].astype("c16")) ** 2))
         for i in range(0, field.shape[1], 8)
     )
-    return found | {"energy": abs(total / field.size / energy - 1)}
+    return errors | {"energy": abs(total / field.size / energy - 1)}
 
 
 def run(gib, folder):
@@ -98,41 +97,44 @@ def run(gib, folder):
     limit = field.nbytes // 4
     records = kill_in_the_middle(folder, limit)
     complete = (folder / "spectrum.zarr").exists()
-    done = transform(folder, limit)
-    errors = errors_of(field, energy, rows, done.path)
+    resumed = transform(folder, limit)
     return {
-        **{"shape": shape, "limit": limit, "records": records, "complete": complete},
-        **{"done": done, "errors": errors},
+        "shape": shape,
+        "limit": limit,
+        "records": records,
+        "complete": complete,
+        "resumed": resumed,
+        "errors": errors_of(field, energy, rows, resumed.path),
     }
 
 
-def report(found):
+def report(summary):
     """Print what a run did, how fast, and how far from the answer it is."""
-    done = found["done"]
-    limit = found["limit"]
-    print(f"{found['shape']} complex64 ({format_bytes(done.read)}) in Zarr, all axes")
+    resumed = summary["resumed"]
+    limit = summary["limit"]
+    print(f"{summary['shape']} complex64 ({format_bytes(resumed.read)}) in Zarr, all axes")
     print(
         f"  at most {format_bytes(limit)} of memory; SciPy needs field and spectrum in memory,"
-        f" {format_bytes(done.read + done.written)}"
+        f" {format_bytes(resumed.read + resumed.written)}"
     )
     print(
-        f"  killed; blocks recorded: {found['records']}; nothing looks complete:"
-        f" {not found['complete']}"
+        f"  killed; blocks recorded: {summary['records']}; nothing looks complete:"
+        f" {not summary['complete']}"
     )
     print(
-        f"  rounds {done.plan.notation} by way of {done.plan.storage}, forecast"
-        f" {format_bytes(done.plan.expected.peak_host)} of memory,"
-        f" {format_bytes(done.plan.expected.scratch)} of scratch files"
+        f"  rounds {resumed.plan.notation} by way of {resumed.plan.storage}, forecast"
+        f" {format_bytes(resumed.plan.expected.peak_host)} of memory,"
+        f" {format_bytes(resumed.plan.expected.scratch)} of scratch files"
     )
-    speed = (done.read + done.written) / 1e9 / done.seconds
-    print(f"  the resumed run took {done.seconds:.1f} s ({speed:.2f} GB/s)")
-    for name, error in found["errors"].items():
+    speed = (resumed.read + resumed.written) / 1e9 / resumed.seconds
+    print(f"  the resumed run took {resumed.seconds:.1f} s ({speed:.2f} GB/s)")
+    for name, error in summary["errors"].items():
         print(f"  {name}: off by {error:.1e}")
 
 
-def right(found):
+def right(summary):
     """Return whether the answer is right, and no incomplete result was at the destination."""
-    return max(found["errors"].values()) < 1e-5 and not found["complete"]
+    return max(summary["errors"].values()) < 1e-5 and not summary["complete"]
 
 
 def main():
@@ -142,11 +144,11 @@ def main():
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     try:
-        found = run(args.gib, args.folder)
+        summary = run(args.gib, args.folder)
     finally:
         shutil.rmtree(args.folder)
-    report(found)
-    if not right(found):
+    report(summary)
+    if not right(summary):
         raise SystemExit("the answer is wrong")
 
 

@@ -15,10 +15,9 @@ import scipy.fft
 import dask_bigfft
 from dask_bigfft import fft
 
-# the noise has a standard deviation of 1
 SEED = 2023
 ECHOES = 5
-LOUDNESS = 0.5
+LOUDNESS = 0.5  # in noise with a standard deviation of 1
 CHIRP = 4096  # samples
 REPETITIONS = 5
 
@@ -33,10 +32,10 @@ def record(n):
     """Return noise with echoes, and where those are."""
     random = np.random.default_rng(SEED)
     places = np.sort(random.choice(n // CHIRP - 1, ECHOES, replace=False)) * CHIRP + 1234
-    heard = random.standard_normal(n)
+    samples = random.standard_normal(n)
     for place in places:
-        heard[place : place + CHIRP] += LOUDNESS * chirp()
-    return heard, places
+        samples[place : place + CHIRP] += LOUDNESS * chirp()
+    return samples, places
 
 
 def correlation(x, sound, order):
@@ -64,65 +63,69 @@ def loudest(heights):
 
 def run(n, repetitions=REPETITIONS):
     """Return times, exchanges, errors and echoes for both orders."""
-    heard, places = record(n)
-    x = da.from_array(heard, chunks=-(-n // 16), name=False).persist()
+    samples, places = record(n)
+    x = da.from_array(samples, chunks=-(-n // 16), name=False).persist()
     sound = da.from_array(chirp(), name=False)
-    wanted = scipy.fft.irfft(scipy.fft.rfft(heard) * scipy.fft.rfft(chirp(), n).conj(), n)
+    chirp_spectrum = scipy.fft.rfft(chirp(), n)
+    expected = scipy.fft.irfft(scipy.fft.rfft(samples) * chirp_spectrum.conj(), n)
 
     seconds = {"natural": [], "transposed": []}
     for _ in range(repetitions):
-        for order, taken in seconds.items():
+        for order in seconds:
             start = time.perf_counter()
             correlation(x, sound, order).persist()
-            taken.append(time.perf_counter() - start)
-    found = {order: correlation(x, sound, order).compute() for order in seconds}
+            seconds[order].append(time.perf_counter() - start)
+    correlations = {order: correlation(x, sound, order).compute() for order in seconds}
     return {
         "n": n,
         "chunks": x.numblocks[0],
-        "heard": heard,
+        "record": samples,
         "places": places,
-        "seconds": {order: float(np.median(taken)) for order, taken in seconds.items()},
+        "seconds": {order: float(np.median(times)) for order, times in seconds.items()},
         "exchanges": {order: exchanges(x, order) for order in seconds},
         "errors": {
-            order: float(np.linalg.norm(found[order] - wanted) / np.linalg.norm(wanted))
-            for order in seconds
+            order: float(np.linalg.norm(values - expected) / np.linalg.norm(expected))
+            for order, values in correlations.items()
         },
-        "correlation": found["transposed"] / np.std(found["transposed"]),
+        "correlation": correlations["transposed"] / np.std(correlations["transposed"]),
     }
 
 
-def report(found):
+def report(summary):
     """Print what a run did, how fast, and how far from the answer it is."""
-    print(f"A record of {found['n']} samples in {found['chunks']} chunks, correlated with a chirp:")
-    for order, (forward, back) in found["exchanges"].items():
+    print(
+        f"A record of {summary['n']} samples in {summary['chunks']} chunks,"
+        " correlated with a chirp:"
+    )
+    for order, (forward, back) in summary["exchanges"].items():
         print(
-            f"  {order:10}  {forward} + {back} exchanges, {found['seconds'][order]:.2f} s,"
-            f" relative L2 distance from SciPy {found['errors'][order]:.1e}"
+            f"  {order:10}  {forward} + {back} exchanges, {summary['seconds'][order]:.2f} s,"
+            f" relative L2 distance from SciPy {summary['errors'][order]:.1e}"
         )
-    heights = found["correlation"]
-    print(f"  echoes were sent back at {found['places'].tolist()}")
+    heights = summary["correlation"]
+    print(f"  echoes were sent back at {summary['places'].tolist()}")
     print(
         f"  and are found at         {loudest(heights).tolist()},"
         f" {heights[loudest(heights)].min():.0f} standard deviations high or more"
     )
 
 
-def right(found):
+def right(summary):
     """Return whether the answers are SciPy's and the echoes are found."""
-    same = loudest(found["correlation"]).tolist() == found["places"].tolist()
-    return same and max(found["errors"].values()) < 1e-14
+    same = loudest(summary["correlation"]).tolist() == summary["places"].tolist()
+    return same and max(summary["errors"].values()) < 1e-14
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=2**22, help="length, default 2^22")
-    found = run(parser.parse_args().n)
+    summary = run(parser.parse_args().n)
     print(
         "In transposed order the places of a spectrum of 12 hold the frequencies",
         dask_bigfft.transposed_index(12).tolist(),
     )
-    report(found)
-    if not right(found):
+    report(summary)
+    if not right(summary):
         raise SystemExit("the answer is wrong")
 
 

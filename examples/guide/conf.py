@@ -44,8 +44,8 @@ class PlanDirective(Directive):
     def run(self):
         """Return the drawing as HTML."""
         names = {"da": da, "plan": dask_bigfft.plan}
-        found = eval(f"plan({self.arguments[0]})", names)
-        return [nodes.raw("", f'<div class="plan">{found._repr_html_()}</div>', format="html")]
+        plan = eval(f"plan({self.arguments[0]})", names)
+        return [nodes.raw("", f'<div class="plan">{plan._repr_html_()}</div>', format="html")]
 
 
 class SettingsDirective(Directive):

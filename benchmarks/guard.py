@@ -147,21 +147,25 @@ def summary(pairs: Sequence[Pair], bound: float) -> dict[str, Any]:
     failure = failure_of(pairs)
     if failure is not None:
         return {"ok": False, "failed": failure}
-    answers = [answer for pair in pairs for answer in pair.values()]
+    before = [pair["before"] for pair in pairs]
+    after = [pair["after"] for pair in pairs]
+    answers = [*before, *after]
     figures = {}
-    for name in pairs[0]["before"]["figures"]:
-        if not all(name in answer["figures"] for answer in answers):
-            continue
-        before = [pair["before"]["figures"][name] for pair in pairs]
-        after = [pair["after"]["figures"][name] for pair in pairs]
-        figures[name] = compared(before, after, bound)
-    row: dict[str, Any] = {"ok": True, "bound": bound}
-    if any(figure["verdict"] == "slower" for figure in figures.values()):
-        row["ok"] = False
-    in_cgroups = [answer["cgroup"] for answer in answers if "cgroup" in answer]
-    if in_cgroups:
-        row["cgroup"] = all(in_cgroups)
+    for name in common_figures(answers):
+        values_before = [answer["figures"][name] for answer in before]
+        values_after = [answer["figures"][name] for answer in after]
+        figures[name] = compared(values_before, values_after, bound)
+    verdicts = [figure["verdict"] for figure in figures.values()]
+    row: dict[str, Any] = {"ok": "slower" not in verdicts, "bound": bound}
+    if "cgroup" in answers[0]:
+        row["cgroup"] = all(answer["cgroup"] for answer in answers)
     return {**row, "figures": figures}
+
+
+def common_figures(answers: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the names of the figures that all processes have; an older tree may lack one."""
+    names = answers[0]["figures"]
+    return [name for name in names if all(name in answer["figures"] for answer in answers)]
 
 
 def tree_of(text: str) -> Path:

@@ -289,6 +289,11 @@ class Several:
         enough_gpus = self.count <= runtime.getDeviceCount()
         return enough_gpus and copies * self.nbytes / self.count <= device_nbytes
 
+    @property
+    def has_peer(self) -> bool:
+        """Whether torch and NCCL can transform the array by hand."""
+        return len(self.shape) == 3 and self.count > 1 and self.fits(copies=5.2)
+
     def label(self, blocks: int) -> str:
         """Return the beginning of the name of a row."""
         return f"{self.count} GPUs, {'x'.join(map(str, self.shape))} {self.dtype}, {blocks} blocks"
@@ -312,7 +317,7 @@ def on_several_gpus(args: Any, results: core.Results) -> None:
             label = f"{case.label(blocks)}, {transport}"
             if not results.lacks("several", label):
                 continue
-            if not peer and len(case.shape) == 3 and count > 1 and case.fits(copies=5.2):
+            if not peer and case.has_peer:
                 peer = core.call(by_hand, count, case.shape, dtype, args.repeat)
             results.add("several", label, **several_row(case, blocks, transport, peer, args.repeat))
             free(count)

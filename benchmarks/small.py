@@ -195,14 +195,16 @@ def row_of(name: str, runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     seconds = {}
     for contestant, processes in runs.items():
         seconds[contestant] = pooled([process[name]["seconds"] for process in processes])
-    ours = seconds["ours"]
-    peers = [contestant for contestant in runs if contestant != "ours"]
+    costs = {}
+    for contestant in runs:
+        if contestant != "ours":
+            costs[contestant] = core.ratio(seconds["ours"], seconds[contestant])
     measurements = [process[name] for process in pooled(runs.values())]
     return {
         "warm": {contestant: core.median(values) for contestant, values in seconds.items()},
-        "n": len(ours),
+        "n": len(seconds["ours"]),
         "graph": statistics.median(process[name]["graph"] for process in runs["ours"]),
-        "cost": {contestant: core.ratio(ours, seconds[contestant]) for contestant in peers},
+        "cost": costs,
         "error": max(measurement["error"] for measurement in measurements),
         "ok": all(measurement["ok"] for measurement in measurements),
     }

@@ -63,7 +63,8 @@ def test_rows_for_a_gpu_run_on_a_simulated_one(what, tmp_path):
     with simulated_devices(1 << 20), dask.config.set(scheduler="sync"):
         figures, check = rows.on_gpu(what, task)
     assert check["ok"]
-    assert len(figures) == (5 if what in ("rounds", "ring") else 3)
+    expected_figures = 5 if what in ("rounds", "ring") else 3
+    assert len(figures) == expected_figures
 
 
 @pytest.mark.parametrize("blocks", [1, 16, 1024, 4096])
@@ -95,18 +96,24 @@ def test_checks_find_a_wrong_value():
     truth = problems.Truth.of(problem, x)
     right = np.fft.fftn(x)
     assert truth.check(right)["ok"]
-    for wrong in (right[::-1], right * (1 + 1e-9), right[:, :4], np.full_like(right, np.nan)):
-        assert not truth.check(np.ascontiguousarray(wrong))["ok"]
+    wrong_results = {
+        "order": right[::-1],
+        "values": right * (1 + 1e-9),
+        "shape": right[:, :4],
+        "NaN": np.full_like(right, np.nan),
+    }
+    for name, wrong in wrong_results.items():
+        assert not truth.check(np.ascontiguousarray(wrong))["ok"], name
 
 
 def run(*arguments, out, **variables):
     """Return the rows of a benchmark program by section and name."""
     python("-m", "benchmarks", *arguments, "--out", out, cwd=core.ROOT, env=variables)
     sections = json.loads(out.read_text())["sections"]
-    return {
-        section: {row["name"]: row for row in rows_of_section}
-        for section, rows_of_section in sections.items()
-    }
+    by_name = {}
+    for section, rows_of_section in sections.items():
+        by_name[section] = {row["name"]: row for row in rows_of_section}
+    return by_name
 
 
 only_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="settings of glibc")
@@ -132,8 +139,7 @@ def test_processes_give_freed_memory_back_or_keep_it(monkeypatch):
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1024")  # a user's own setting is not inherited
     faults = {}
     for mode in ("freed", "kept"):
-        answer = core.child(["-c", ALLOCATE], core.environment(mode))
-        faults[mode] = answer
+        faults[mode] = core.child(["-c", ALLOCATE], core.environment(mode))
     assert faults["freed"] > 4 * (faults["kept"] + 1)
 
 
@@ -156,9 +162,8 @@ def test_peers_run_with_memory_freed_and_kept(tmp_path):
 
 def test_thread_variables_of_users_reach_no_program():
     variables = {"OPENBLAS_NUM_THREADS": 1, "OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1}
-    answer = python(
-        "-m", "benchmarks", "--call", "core", "environment", "[]", cwd=core.ROOT, env=variables
-    )
+    arguments = ["-m", "benchmarks", "--call", "core", "environment", "[]"]
+    answer = python(*arguments, cwd=core.ROOT, env=variables)
     assert not variables.keys() & json.loads(answer.stdout).keys()
 
 
@@ -168,20 +173,20 @@ def test_results_say_of_peers_what_they_did_with_memory(program):
     assert {"numpy", "scipy", "dask"} <= content["machine"]["versions"].keys()
     ours = ("ours", "full: fftconvolve", "taps: fftconvolve", "taps: oaconvolve")
     sections = content["sections"]
-    measured = [section for name, section in sections.items() if name != "start"]
-    for row in itertools.chain.from_iterable(measured):
+    sections.pop("start", None)
+    for row in itertools.chain.from_iterable(sections.values()):
         names = row["warm"] if program == "small" else [row["name"]]
         for name in names:
-            assert name.startswith(ours) or name.endswith(("memory kept", "memory freed"))
+            is_peer = name.endswith(("memory kept", "memory freed"))
+            assert is_peer or name.startswith(ours)
 
 
 def test_facts_that_were_not_measured_are_left_out(tmp_path, monkeypatch):
     for path in pages.RESULTS.glob("*.json"):
         content = json.loads(path.read_text())
         if path.stem == "convolution":
-            content["sections"]["runs"] = [
-                {"name": "full: scipy, memory kept", "first": 2.0, "warm": 1.25, "n": 1}
-            ]
+            row = {"name": "full: scipy, memory kept", "first": 2.0, "warm": 1.25, "n": 1}
+            content["sections"]["runs"] = [row]
         (tmp_path / path.name).write_text(json.dumps(content))
     monkeypatch.setattr(pages, "RESULTS", tmp_path)
     facts = [line for line in pages.figures() if "`convolution`" in line]
@@ -191,4 +196,5 @@ def test_facts_that_were_not_measured_are_left_out(tmp_path, monkeypatch):
 
 def test_pages_and_figures_are_those_of_the_json():
     assert pages.main(["--check"]) == 0
-    assert sum(path.stat().st_size for path in pages.RESULTS.iterdir()) <= 500 << 10
+    nbytes = sum(path.stat().st_size for path in pages.RESULTS.iterdir())
+    assert nbytes <= 500 << 10

@@ -68,16 +68,16 @@ def tiny_blocks(side: int, repeat: int) -> dict[str, Any]:
 def against_threads(nbytes: int, workers: int, repeat: int) -> dict[str, Any]:
     """Measure p2p between workers against as many threads of this process."""
     problem = Problem("fftn", (nbytes // (8 << 16), 256, 256), "c8", 8 * workers)
-    with on_workers(problem, workers) as (client, x_on_workers, by_p2p, check):
-        values = client.compute(x_on_workers).result()
+    with on_workers(problem, workers) as array:
+        values = array.client.compute(array.x).result()
         options = {"scheduler": "threads", "num_workers": workers, **settings(carrier="auto")}
 
         def by_threads() -> Any:
             with dask.config.set(options):
-                array = da.from_array(values, chunks=problem.chunks, name=False)
-                return graph_of(problem, array).persist()
+                x = da.from_array(values, chunks=problem.chunks, name=False)
+                return graph_of(problem, x).persist()
 
-        works = {"p2p": by_p2p, "threads": by_threads}
+        works = {"p2p": array.transform, "threads": by_threads}
         alternate(works, 2)
         times = alternate(works, repeat)
     return {
@@ -85,7 +85,7 @@ def against_threads(nbytes: int, workers: int, repeat: int) -> dict[str, Any]:
         "p2p": statistics.median(times["p2p"]),
         "threads": statistics.median(times["threads"]),
         "against_threads": core.ratio(times["p2p"], times["threads"]),
-        **core.outcome(check),
+        **core.outcome(array.check),
     }
 
 
@@ -124,15 +124,15 @@ def scaling(workers: int, nbytes: int, repeat: int) -> dict[str, Any]:
     """Measure workers with the same bytes each: seconds, copies, balance and memory."""
     planes = workers * nbytes // (8 << 16)
     problem = Problem("fftn", (planes, 256, 256), "c8", 8 * workers)
-    with on_workers(problem, workers) as (client, _, work, check):
-        y = work()
-        owners = Counter(itertools.chain.from_iterable(client.who_has(y).values()))
+    with on_workers(problem, workers) as array:
+        y = array.transform()
+        owners = Counter(itertools.chain.from_iterable(array.client.who_has(y).values()))
         del y
         times: dict[str, list[float]] = {"seconds": [], "copy": []}
         for _ in range(repeat):
-            times["seconds"].append(seconds_of(work)[0])
+            times["seconds"].append(seconds_of(array.transform)[0])
             times["copy"].append(copy_seconds(workers, nbytes))
-        peaks = client.run(status, "VmHWM")
+        peaks = array.client.run(status, "VmHWM")
     return {
         "workers": workers,
         "bytes_each": nbytes,
@@ -140,7 +140,7 @@ def scaling(workers: int, nbytes: int, repeat: int) -> dict[str, Any]:
         "copy": statistics.median(times["copy"]),
         "blocks_by_worker": sorted(owners.values()),
         "peak_gib": max(peaks.values()) / GIB,
-        **core.outcome(check),
+        **core.outcome(array.check),
     }
 
 

@@ -412,14 +412,36 @@ def random_block(block_info: Any = None) -> np.ndarray:
     return fill(values, block["chunk-location"][0])
 
 
+@dataclass(frozen=True)
+class OnWorkers:
+    """An array on the workers of a cluster.
+
+    Attributes
+    ----------
+    client : Client
+        Client of the cluster.
+    x : dask array
+        The array, persisted.
+    transform : callable
+        Transforms it and waits for the result, which it returns.
+    check : dict
+        Check of a first result.
+    """
+
+    client: Any
+    x: da.Array
+    transform: Callable[[], da.Array]
+    check: dict[str, Any]
+
+
 @contextlib.contextmanager
 def on_workers(
     problem: Problem,
     workers: int,
     kernel: str = "auto",
     folder: Path | None = None,
-) -> Iterator[tuple[Any, da.Array, Callable[[], da.Array], dict[str, Any]]]:
-    """Give a client, an array on its workers, its transform as a call, and a check of it."""
+) -> Iterator[OnWorkers]:
+    """Give a new cluster with the array of a problem, whose transform is checked."""
     from distributed import wait
 
     truth = Truth.of(problem)
@@ -433,23 +455,22 @@ def on_workers(
         x = client.persist(lazy_x)
         wait(x)
 
-        def work() -> da.Array:
+        def transform() -> da.Array:
             y = client.persist(graph_of(problem, x, kernel=kernel))
             wait(y)
             return y
 
-        check = truth.check(client.compute(work()).result())
-        yield client, x, work, check
+        check = truth.check(client.compute(transform()).result())
+        yield OnWorkers(client, x, transform, check)
 
 
 def by_p2p(problem: Problem, workers: int, task: Task) -> Measurement:
     """Measure a transform by p2p between single-threaded workers."""
     problem = problem.scaled(task.scale)
-    on_cluster = on_workers(problem, workers, kernel=task.kernel, folder=task.folder)
-    with on_cluster as (_, _, work, check):
-        alternate({"seconds": work}, 2)
-        times = alternate({"seconds": work}, task.repeat)
-    return {"seconds": statistics.median(times["seconds"])}, check
+    with on_workers(problem, workers, kernel=task.kernel, folder=task.folder) as array:
+        alternate({"seconds": array.transform}, 2)
+        times = alternate({"seconds": array.transform}, task.repeat)
+    return {"seconds": statistics.median(times["seconds"])}, array.check
 
 
 # --- GPU --------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,38 +30,80 @@ from dask_bigfft import fft
 #: Calls that do not count.
 WARM_UP = 3
 
-#: Transform, shape, dtype, chunks, and axes where not all, or the last one, are transformed.
-CALLS: list[tuple[Any, ...]] = [
-    ("fft", (1000,), "c16", 100),
-    ("fft", (1 << 12,), "c16", 1 << 10),
-    ("fft", (10_007,), "c16", 1001),
-    ("fft", (10_000,), "c8", 1000),
-    ("rfft", (100_000,), "f8", 10_000),
-    ("irfft", (50_001,), "c16", 5001),
-    ("fft", (1 << 16,), "c16", 1 << 12),
-    ("fft", (1 << 18,), "c16", 1 << 14),
-    ("rfft", (1 << 20,), "f8", 1 << 17),
-    ("fft", (1 << 20,), "c8", 1 << 17),
-    ("fft", (1 << 20,), "c16", 1 << 16),
-    ("fft", (1 << 22,), "c16", 1 << 19),
-    ("fft", (1 << 22,), "c16", 1 << 22),
-    ("fft", (1 << 16,), "c16", 1 << 16),
-    ("fft", (100, 1000), "c16", (10, 1000)),
-    ("fft", (100, 1000), "c16", (10, 100)),
-    ("rfft", (1000, 4096), "f4", (100, 1024)),
-    ("fft", (64, 1 << 14), "c16", (8, 1 << 12)),
-    ("fft", (1000, 1000), "c16", (250, 250), 0),
-    ("fft2", (256, 256), "c16", 64),
-    ("fft2", (1000, 1000), "c16", 250),
-    ("rfft2", (1000, 1000), "f8", 250),
-    ("fft2", (1009, 1013), "c16", 300),
-    ("ifft2", (2048, 2048), "c8", 512),
-    ("fft2", (20, 500, 500), "c16", (1, 250, 250)),
-    ("rfft2", (50, 256, 256), "f4", (10, 128, 128)),
-    ("fftn", (64, 64, 64), "c16", 32),
-    ("fftn", (100, 100, 100), "c8", 50),
-    ("rfftn", (128, 128, 128), "f4", (64, 128, 128)),
-    ("fftn", (128, 128, 128), "c16", 64),
+
+@dataclass(frozen=True)
+class Call:
+    """A transform of a small array.
+
+    Attributes
+    ----------
+    kind : str
+        Function of `dask_bigfft.fft`.
+    shape, dtype, chunks
+        The array.
+    axis : int, optional
+        Transformed axis, where that is not the last one or all.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    chunks: int | tuple[int, ...]
+    axis: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the row."""
+        name = f"{self.kind} {self.shape} {self.dtype} {self.chunks}"
+        return name if self.axis is None else f"{name} {self.axis}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the transform beside the array."""
+        return {} if self.axis is None else {"axis": self.axis}
+
+    @property
+    def whole_axes(self) -> dict[int, int]:
+        """Argument of `rechunk` that brings each transformed axis into one chunk."""
+        ndim = len(self.shape)
+        if self.kind.endswith("n"):
+            return dict.fromkeys(range(ndim), -1)
+        if self.kind.endswith("2"):
+            return {ndim - 2: -1, ndim - 1: -1}
+        return {-1 if self.axis is None else self.axis: -1}
+
+
+CALLS = [
+    Call("fft", (1000,), "c16", 100),
+    Call("fft", (1 << 12,), "c16", 1 << 10),
+    Call("fft", (10_007,), "c16", 1001),
+    Call("fft", (10_000,), "c8", 1000),
+    Call("rfft", (100_000,), "f8", 10_000),
+    Call("irfft", (50_001,), "c16", 5001),
+    Call("fft", (1 << 16,), "c16", 1 << 12),
+    Call("fft", (1 << 18,), "c16", 1 << 14),
+    Call("rfft", (1 << 20,), "f8", 1 << 17),
+    Call("fft", (1 << 20,), "c8", 1 << 17),
+    Call("fft", (1 << 20,), "c16", 1 << 16),
+    Call("fft", (1 << 22,), "c16", 1 << 19),
+    Call("fft", (1 << 22,), "c16", 1 << 22),
+    Call("fft", (1 << 16,), "c16", 1 << 16),
+    Call("fft", (100, 1000), "c16", (10, 1000)),
+    Call("fft", (100, 1000), "c16", (10, 100)),
+    Call("rfft", (1000, 4096), "f4", (100, 1024)),
+    Call("fft", (64, 1 << 14), "c16", (8, 1 << 12)),
+    Call("fft", (1000, 1000), "c16", (250, 250), 0),
+    Call("fft2", (256, 256), "c16", 64),
+    Call("fft2", (1000, 1000), "c16", 250),
+    Call("rfft2", (1000, 1000), "f8", 250),
+    Call("fft2", (1009, 1013), "c16", 300),
+    Call("ifft2", (2048, 2048), "c8", 512),
+    Call("fft2", (20, 500, 500), "c16", (1, 250, 250)),
+    Call("rfft2", (50, 256, 256), "f4", (10, 128, 128)),
+    Call("fftn", (64, 64, 64), "c16", 32),
+    Call("fftn", (100, 100, 100), "c8", 50),
+    Call("rfftn", (128, 128, 128), "f4", (64, 128, 128)),
+    Call("fftn", (128, 128, 128), "c16", 64),
 ]
 
 
@@ -72,7 +115,7 @@ STARTS = {
 }
 
 #: Calls by the names of their rows.
-NAMES = {" ".join(map(str, call)): call for call in CALLS}
+NAMES = {call.name: call for call in CALLS}
 
 CONTESTANTS = ("ours", *(f"da.fft, memory {mode}" for mode in core.MEMORY))
 
@@ -100,33 +143,21 @@ def input_of(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return values.astype(dtype)
 
 
-def whole_axes(kind: str, ndim: int, axis: list[int]) -> dict[int, int]:
-    """Return the argument of `rechunk` that brings each transformed axis into one chunk."""
-    if kind.endswith("n"):
-        return dict.fromkeys(range(ndim), -1)
-    if kind.endswith("2"):
-        return {ndim - 2: -1, ndim - 1: -1}
-    return dict.fromkeys(axis or [-1], -1)
-
-
-def measure(contestant: str, call: tuple[Any, ...], repeat: int) -> dict[str, Any]:
+def measure(contestant: str, call: Call, repeat: int) -> dict[str, Any]:
     """Return the seconds of warm calls, and the error of a result."""
-    kind, shape, dtype, chunks, *axis = call
-    values = input_of(shape, dtype)
-    x = da.from_array(values, chunks=chunks, name=False).persist()
-    options = {"axis": axis[0]} if axis else {}
-    whole = whole_axes(kind, values.ndim, axis)
+    values = input_of(call.shape, call.dtype)
+    x = da.from_array(values, chunks=call.chunks, name=False).persist()
 
     def lazy_result() -> da.Array:
         if contestant == "ours":
-            return getattr(fft, kind)(x, **options)
-        return getattr(da.fft, kind)(x.rechunk(whole), **options)
+            return getattr(fft, call.kind)(x, **call.options)
+        return getattr(da.fft, call.kind)(x.rechunk(call.whole_axes), **call.options)
 
     def compute() -> np.ndarray:
         return lazy_result().compute()
 
     double = values.astype(np.result_type(values, "f8"))
-    truth = getattr(np.fft, kind)(double, **options)
+    truth = getattr(np.fft, call.kind)(double, **call.options)
     error = float(np.linalg.norm(compute() - truth) / np.linalg.norm(truth))
     tolerance = 1e-5 if values.dtype.char in "fF" else 1e-13
     seconds_of_calls(compute, WARM_UP)

@@ -365,7 +365,7 @@ def _times_array(
 ) -> Array:
     """Return a block of a spectrum times values that broadcast against it."""
     with phase.measured(block.nbytes):
-        if not bool(np.isfinite(values).all()):
+        if not bool(np.all(np.isfinite(values))):
             raise_invalid("transfer", f"block {block_id} of the array", "finite values")
         return _product(block, values)
 

@@ -149,10 +149,10 @@ class TransferFunction:
                 kind=ArgumentTypeError,
             )
         is_zero = reduce(np.logical_and, [frequency == 0 for frequency in frequencies])
-        if self.at_zero is not None and bool(is_zero.any()):
+        if self.at_zero is not None and bool(np.any(is_zero)):
             values = np.where(is_zero, self.at_zero, values)
         is_finite = np.isfinite(values)
-        if not bool(is_finite.all()):
+        if not bool(np.all(is_finite)):
             place = tuple(int(i) for i in np.argwhere(~is_finite)[0])
             shape = np.broadcast_shapes(*(frequency.shape for frequency in frequencies))
             cycles = tuple(float(np.broadcast_to(f, shape)[place]) for f in frequencies)

@@ -165,6 +165,16 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
     def set(self, values):
         self._values.reshape(-1)[...] = values
 
+    def all(self):
+        return CardArray.of(self._values.all())
+
+    def any(self):
+        return CardArray.of(self._values.any())
+
+    def __bool__(self):
+        """Wait for the device, as CuPy does."""
+        return bool(self._values)
+
     def __len__(self):
         return len(self._values)
 

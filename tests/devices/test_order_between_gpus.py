@@ -58,25 +58,27 @@ def array(writes, values):
     return writes, values.data.ptr, values.shape, values.strides
 
 
-@pytest.fixture
-def streams(card, monkeypatch):  # noqa: F811
-    def computed(
+def noted_compute(
+    plans,
+    op,
+    source,
+    target,
+    work,
+):
+    """Compute as a GPU does, and note what the current stream reads and writes."""
+    size = math.prod(getattr(op, "source", None) or op.shape)
+    now().does((False, source, (size,), (16,)), (True, target, (size,), (16,)))
+    compute(
         plans,
         op,
         source,
         target,
         work,
-    ):
-        size = math.prod(getattr(op, "source", None) or op.shape)
-        now().does((False, source, (size,), (16,)), (True, target, (size,), (16,)))
-        compute(
-            plans,
-            op,
-            source,
-            target,
-            work,
-        )
+    )
 
+
+@pytest.fixture
+def streams(card, monkeypatch):  # noqa: F811
     def put(values, target, conjugate):
         now().does(array(False, values), array(True, target))
         real_put(values, target, conjugate)
@@ -104,6 +106,9 @@ def streams(card, monkeypatch):  # noqa: F811
             stream,
         )
 
+    def one_row(to, at, size, *end):
+        rows(to, size, at, size, size, 1, *end)
+
     def keep(memory, owner, *given):  # so that no address is used twice
         alive.append(owner)
         begin(memory, owner, *given)
@@ -119,9 +124,8 @@ def streams(card, monkeypatch):  # noqa: F811
     monkeypatch.setattr(card.cuda, "Stream", Stream)
     monkeypatch.setattr(card.cuda, "get_current_stream", now)
     monkeypatch.setattr(card.cuda.runtime, "memcpy2DAsync", rows)
-    once = lambda to, at, size, *end: rows(to, size, at, size, size, 1, *end)  # noqa: E731
-    monkeypatch.setattr(card.cuda.runtime, "memcpyAsync", once)
-    monkeypatch.setattr(cupy_gpu, "compute", computed)
+    monkeypatch.setattr(card.cuda.runtime, "memcpyAsync", one_row)
+    monkeypatch.setattr(cupy_gpu, "compute", noted_compute)
     monkeypatch.setattr(links, "_put", put)
 
 

@@ -43,6 +43,21 @@ def make_source(
             array[low : low + chunk] = parts.view("c16")[..., 0]
 
 
+def figures_of(plan):
+    """What a plan says of memory, and how it reads and stores."""
+    return {
+        "peak": plan.expected.peak_host,
+        "rows": plan.from_rows,
+        "decoded": plan.stored.decoded,
+        "local": plan.exchanges[0].local,
+        "merges": plan.merges,
+        "piece": plan.piece_nbytes,
+        "reopened": plan.reopened,
+        "block": plan.source.largest * 16,
+        "longest": max(max(program.factors) for program in plan.programs),
+    }
+
+
 def main(folder, job):
     compile_at_once()
     folder = Path(folder)
@@ -93,18 +108,7 @@ def main(folder, job):
     print("ready", flush=True)
     sys.stdin.readline()
     plan = dask_bigfft.run(source, folder / "out", **job).plan
-    figures = {
-        "peak": plan.expected.peak_host,
-        "rows": plan.from_rows,
-        "decoded": plan.stored.decoded,
-        "local": plan.exchanges[0].local,
-        "merges": plan.merges,
-        "piece": plan.piece_nbytes,
-        "reopened": plan.reopened,
-        "block": plan.source.largest * 16,
-        "longest": max(max(program.factors) for program in plan.programs),
-    }
-    print(json.dumps(figures), flush=True)
+    print(json.dumps(figures_of(plan)), flush=True)
     sys.stdin.readline()
 
 

@@ -74,14 +74,15 @@ def for_device(
         dimensions come first.
     """
     real_ffts, complex_operations, inverse_ffts = _parts(program)
-    before = MemoryPass(_popped_factors(complex_operations, 0))
-    if any(fft.sign > 0 for fft in real_ffts):
-        before = replace(before, conjugate=True)
+    before = MemoryPass(
+        _popped_factors(complex_operations, 0),
+        conjugate=any(fft.sign > 0 for fft in real_ffts),
+    )
     after = MemoryPass(_popped_factors(complex_operations, -1), _scale(program.divisor))
     if any(fft.sign < 0 for fft in inverse_ffts):
         # The product is conjugated, so the signs of its factors change.
         after = replace(after, conjugate=True, factors=tuple(map(_conjugated, after.factors)))
-    if not complex_operations and not after.conjugate:
+    elif not complex_operations:
         # Nothing is between both passes.
         factors = before.factors + after.factors
         after = replace(after, conjugate=before.conjugate, factors=factors)
@@ -92,10 +93,7 @@ def for_device(
         transpose = NO_PASS
     real_ffts = [replace(fft, sign=-1) for fft in real_ffts]
     inverse_ffts = [replace(fft, sign=1) for fft in inverse_ffts]
-    middle: list[DeviceOperation] = []
-    for operation in complex_operations:
-        assert not isinstance(operation, Multiply)
-        middle.append(operation)
+    middle = _without_factors(complex_operations)
     if joins and before == NO_PASS:
         _join_first(real_ffts, middle)
     if joins and after == MemoryPass(scale=after.scale):
@@ -141,6 +139,15 @@ def _popped_factors(
         return ()
     del operations[position]
     return operation.factors
+
+
+def _without_factors(operations: list[FFT | Multiply | Product]) -> list[DeviceOperation]:
+    """Return operations between both passes over memory: FFTs and products with filters."""
+    middle: list[DeviceOperation] = []
+    for operation in operations:
+        assert not isinstance(operation, Multiply)
+        middle.append(operation)
+    return middle
 
 
 def _complex_fft(fft: FFT, count: int) -> FFT:

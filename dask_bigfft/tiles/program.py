@@ -477,29 +477,33 @@ class _PassStep:
 
 def _pass_program(steps: Sequence[_PassStep]) -> Program:
     """Return the program of a pass."""
-    operations: list[Operation] = []
-    for step in steps:
-        if step.own.kind == "r2c":
-            operations.append(_fft("r2c", [step]))
+    operations: list[Operation] = [_fft("r2c", [step]) for step in steps if step.own.kind == "r2c"]
     _add_factors(operations, [step.chirps_in() for step in steps])
-    complex_steps = [step for step in steps if step.own.kind == "c2c"]
-    for sign in dict.fromkeys(step.own.sign for step in complex_steps):
-        operations.append(_fft("c2c", [step for step in complex_steps if step.own.sign == sign]))
-    for step in steps:
-        if step.own.convolve is not None:
-            line = step.line
-            product = Product(line.step.axis, line.first_dim, line.axis_first_dim, line.lengths)
-            operations.append(product)
-            operations.append(FFT("c2c", (step.dim,), (step.own.length,), -line.step.sign))
+    operations += _complex_ffts(steps)
+    operations += _filters(steps)
     factors: list[Iterator[Twiddle | ChirpFactor]] = []
     factors += [step.twiddles_between() for step in steps]
     factors += [step.twiddles_after() for step in steps]
     factors += [step.chirps_out() for step in steps]
     _add_factors(operations, factors)
-    for step in steps:
-        if step.own.kind == "c2r":
-            operations.append(_fft("c2r", [step]))
+    operations += [_fft("c2r", [step]) for step in steps if step.own.kind == "c2r"]
     return Program(tuple(_joined(operations)), tuple(step.dim for step in steps))
+
+
+def _complex_ffts(steps: Sequence[_PassStep]) -> Iterator[FFT]:
+    """Yield the complex FFTs, one for each sign."""
+    complex_steps = [step for step in steps if step.own.kind == "c2c"]
+    for sign in dict.fromkeys(step.own.sign for step in complex_steps):
+        yield _fft("c2c", [step for step in complex_steps if step.own.sign == sign])
+
+
+def _filters(steps: Sequence[_PassStep]) -> Iterator[Operation]:
+    """Yield the product with the spectrum of each filter, and the FFT back that follows."""
+    for step in steps:
+        if step.own.convolve is not None:
+            line = step.line
+            yield Product(line.step.axis, line.first_dim, line.axis_first_dim, line.lengths)
+            yield FFT("c2c", (step.dim,), (step.own.length,), -line.step.sign)
 
 
 def _add_factors(

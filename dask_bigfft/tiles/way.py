@@ -89,26 +89,40 @@ class Way:
 
     Parameters
     ----------
+    memory : BlockMemory
+        Memory of the block before and after.
     tiling : (int, int) or None
         Dimension along which the block is cut, and the maximum width of a tile; None for one tile.
+    rolls : bool
+        True if the result is stored in two parts, rolled along a dimension.
     reads_in_place : bool
         True if the first FFT reads the block where it is.
     fills_result : bool
         True if tiles are copied to their place in the result, and transformed there.
     writing_fft : {"none", "first", "last"}
         The operation of the program that writes to the result, if the library can.
-    is_copied : bool
-        True if the values of the block are copied before the first operation.
-    is_stored : bool
-        True if tiles are copied to the result after the last operation.
     """
 
+    memory: BlockMemory
     tiling: tuple[int, int] | None
+    rolls: bool
     reads_in_place: bool
     fills_result: bool
     writing_fft: WritingFFT
-    is_copied: bool
-    is_stored: bool
+
+    @property
+    def is_copied(self) -> bool:
+        """True if the values of the block are copied before the first operation."""
+        if self.reads_in_place or self.memory.source == "owned":
+            return False
+        return not (self.memory.is_overwritten and self.fills_result)
+
+    @property
+    def is_stored(self) -> bool:
+        """True if tiles are copied to the result after the last operation."""
+        if self.rolls:
+            return True
+        return not (self.reads_in_place or self.fills_result or self.writing_fft != "none")
 
 
 def block_tiling(
@@ -162,50 +176,44 @@ def way_of(
     cut : (int, int), optional
         Dimension and maximum width of tiles of a block that is shared with other executors.
     """
-    tiles = cut or block_tiling(
-        program,
-        memory,
-        threads=threads,
-        supports_out=supports_out,
-        rolls=rolls,
-        apart=apart,
-    )
-    contiguous = memory.is_contiguous(tiles)
-    is_direct = not rolls and not apart
-    reads_in_place = (
-        is_direct and not checked and _reads_in_place(program, memory, contiguous, supports_out)
-    )
-    if reads_in_place and program.is_one_call and len(program.dims) == 1 and cut is None:
-        tiles = None
-    fills_result = not reads_in_place and not apart and memory.keeps_form and contiguous
-    # Tiles of a block that is overwritten would be copied to where they are.
-    if memory.is_overwritten and tiles is not None:
-        fills_result = False
+    tiles = cut
+    if tiles is None:
+        tiles = block_tiling(
+            program,
+            memory,
+            threads=threads,
+            supports_out=supports_out,
+            rolls=rolls,
+            apart=apart,
+        )
+    reads_in_place = False
     writing_fft: WritingFFT = "none"
-    if supports_out and is_direct and (contiguous or not checked):
-        writing_fft = _writing_fft(program, memory.has_contiguous_tiles(tiles))
-    is_in_place = reads_in_place or (memory.is_overwritten and fills_result)
-    is_written = reads_in_place or fills_result or writing_fft != "none"
+    if not rolls and not apart:
+        reads_in_place = not checked and _reads_in_place(program, memory, tiles, supports_out)
+        if supports_out:
+            writing_fft = _writing_fft(program, memory, tiles, checked)
+    fills_result = not reads_in_place and not apart and _fills_result(memory, tiles)
+    has_one_dim = program.is_one_call and len(program.dims) == 1
+    if reads_in_place and has_one_dim and cut is None:
+        tiles = None  # tiles would gain nothing
     return Way(
-        tiling=tiles,
+        memory,
+        tiles,
+        rolls=rolls,
         reads_in_place=reads_in_place,
         fills_result=fills_result,
         writing_fft=writing_fft,
-        is_copied=not is_in_place and memory.source != "owned",
-        is_stored=rolls or not is_written,
     )
 
 
 def _reads_in_place(
     program: Program,
     memory: BlockMemory,
-    contiguous: bool,
+    tiles: tuple[int, int] | None,
     supports_out: bool,
 ) -> bool:
-    """Return whether the first FFT reads a block where it is; its tiles are not verified.
-
-    `contiguous` is true if the result and all its tiles are contiguous.
-    """
+    """Return whether the first FFT reads a block where it is; its tiles are not verified."""
+    contiguous = memory.is_contiguous(tiles)
     if not contiguous and not program.is_one_call:
         return False  # the operations after the first one need contiguous tiles
     if contiguous and memory.is_overwritten and program.is_one_call and program.begins_with_all:
@@ -215,16 +223,27 @@ def _reads_in_place(
     return program.is_one_call or program.begins_with_all or program.begins_with_r2c
 
 
+def _fills_result(memory: BlockMemory, tiles: tuple[int, int] | None) -> bool:
+    """Return whether tiles can be copied to their place in the result."""
+    if memory.is_overwritten and tiles is not None:
+        return False  # they would be copied to where they are
+    return memory.keeps_form and memory.is_contiguous(tiles)
+
+
 def _writing_fft(
     program: Program,
-    has_contiguous_tiles: bool,
+    memory: BlockMemory,
+    tiles: tuple[int, int] | None,
+    checked: bool,
 ) -> WritingFFT:
-    """Return the operation that can write to the result."""
+    """Return the operation by which a library can write to the result."""
+    if checked and not memory.is_contiguous(tiles):
+        return "none"
     last = program.operations[-1] if program.operations else None
     if isinstance(last, FFT) and last.kind == "c2r":
         return "last"
     begins_with_fft = program.begins_with_all or program.begins_with_r2c
-    if begins_with_fft and (program.is_one_call or has_contiguous_tiles):
+    if begins_with_fft and (program.is_one_call or memory.has_contiguous_tiles(tiles)):
         return "first"
     return "none"
 

@@ -99,7 +99,15 @@ class Stage:
 
     def put_block(self, block: Block, function: TaskFunction, arguments: Sequence[Any]) -> None:
         """Add the task of a target block: a `block_task` with its arguments after the block."""
-        self.put(self.name, block, function, self.run, self.number, block, *arguments)
+        self.put(
+            self.name,
+            block,
+            function,
+            self.run,
+            self.number,
+            block,
+            *arguments,
+        )
 
 
 class Carrier:
@@ -230,7 +238,14 @@ class Carrier:
         indices = tuple(sources)
         refs = stage.refs(sources)
         for block in targets:
-            self.add_block(stage, block, run_block, indices, self.buffer_of(stage, block), *refs)
+            self.add_block(
+                stage,
+                block,
+                run_block,
+                indices,
+                self.buffer_of(stage, block),
+                *refs,
+            )
 
 
 def _is_copy(shards: ExchangeMap, block: Block, source: Block) -> bool:
@@ -261,7 +276,15 @@ class Blocks:
         blocks: Iterable[Any],
     ) -> None:
         pairs = zip(indices, blocks, strict=True)
-        self.by_index = {index: checked(run, number, index, values) for index, values in pairs}
+        self.by_index = {
+            index: checked(
+                run,
+                number,
+                index,
+                values,
+            )
+            for index, values in pairs
+        }
         self.shared_buffer: SharedBuffer | None = None
 
     def __getitem__(self, block: Block) -> Array:
@@ -287,8 +310,20 @@ def run_block(
 
     The round writes the block into the shared buffer `target_buffer`, if there is one.
     """
-    source_blocks = Blocks(run, number, sources, blocks)
-    return finish_in_memory(run, number, block, filters, source_blocks, target_buffer)
+    source_blocks = Blocks(
+        run,
+        number,
+        sources,
+        blocks,
+    )
+    return finish_in_memory(
+        run,
+        number,
+        block,
+        filters,
+        source_blocks,
+        target_buffer,
+    )
 
 
 def finish_in_memory(
@@ -302,9 +337,17 @@ def finish_in_memory(
     """Return a block gathered from source blocks in memory, after its round."""
     if sources.on_gpu:
         return run.finish(
-            number, block, lambda: run.view(number, block, sources.__getitem__), filters
+            number,
+            block,
+            lambda: run.view(number, block, sources.__getitem__),
+            filters,
         )
-    target, spent = target_in(target_buffer, run, number, block)
+    target, spent = target_in(
+        target_buffer,
+        run,
+        number,
+        block,
+    )
     own = _unchanged_block(run, number, sources.by_index)
 
     def view() -> BlockView:
@@ -319,9 +362,20 @@ def finish_in_memory(
         if own.flags.writeable:
             own_view = BlockView.of(own, owned=own.flags.c_contiguous, target=own)
             with poisoning(lambda: [own]):
-                return run.finish(number, block, lambda: own_view, filters)
+                return run.finish(
+                    number,
+                    block,
+                    lambda: own_view,
+                    filters,
+                )
     with turn_for_device(run, number, block):
-        return run.finish(number, block, view, filters, spent)
+        return run.finish(
+            number,
+            block,
+            view,
+            filters,
+            spent,
+        )
 
 
 def target_in(

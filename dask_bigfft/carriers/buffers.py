@@ -26,7 +26,12 @@ from dask_bigfft.transforms.rounds import place_of
 Values = TypeVar("Values")
 
 
-def view_in(array: Array, shared_layout: Layout, layout: Layout, block: Block) -> Array:
+def view_in(
+    array: Array,
+    shared_layout: Layout,
+    layout: Layout,
+    block: Block,
+) -> Array:
     """Return the view of a block of a layout in a shared buffer.
 
     Parameters
@@ -89,7 +94,12 @@ class SharedBuffer:
             if self.array is None:
                 self.array = allocate(self.shared_layout.shape(self.group), self.dtype)
             self._placed.add(block)
-            view = view_in(self.array, self.shared_layout, layout, block)
+            view = view_in(
+                self.array,
+                self.shared_layout,
+                layout,
+                block,
+            )
         return prefault(view)  # in parallel with the other writing threads
 
     def take(
@@ -138,7 +148,15 @@ class SharedBuffer:
         """Return whether all blocks are views of this buffer."""
         array = self.array
         return array is not None and all(
-            is_view(values, view_in(array, shared_layout, layout, block))
+            is_view(
+                values,
+                view_in(
+                    array,
+                    shared_layout,
+                    layout,
+                    block,
+                ),
+            )
             for block, values in blocks.items()
         )
 

@@ -102,9 +102,21 @@ class Disk(Carrier):
         key = names("plan")
         if self.place is None:
             parent = TaskRef(Names(names.token)("plan"))
-            graph[key] = Task(key, start_filter, parent, run, names.part)
+            graph[key] = Task(
+                key,
+                start_filter,
+                parent,
+                run,
+                names.part,
+            )
         else:
-            graph[key] = Task(key, start_run, run, replace(self.place, rows=None), key)
+            graph[key] = Task(
+                key,
+                start_run,
+                run,
+                replace(self.place, rows=None),
+                key,
+            )
 
     def add_sources(self, graph: Graph, source_name: str) -> str:
         """Add the tasks that write source blocks, or the array whose rows are read."""
@@ -125,7 +137,12 @@ class Disk(Carrier):
             name=names("pack", 0),
         )
         for block in self.plan.exchanges[0].source.indices():
-            self.add_block(stage, block, write_source, block_ref(source_name, block))
+            self.add_block(
+                stage,
+                block,
+                write_source,
+                block_ref(source_name, block),
+            )
         return stage.name
 
     def add(self, stage: Stage) -> str:
@@ -133,7 +150,12 @@ class Disk(Carrier):
         if stage.number == 0 and self.plan.from_rows:
             rows = TaskRef(stage.names("rows"))
             for block in stage.exchange.target.indices():
-                self.add_block(stage, block, run_block_of_file, rows)
+                self.add_block(
+                    stage,
+                    block,
+                    run_block_of_file,
+                    rows,
+                )
         elif self.plan.moves[stage.number]:
             self.add_travelling(stage)
         elif stage.exchange.local:
@@ -153,16 +175,33 @@ class Disk(Carrier):
         name = stage.names("barrier", stage.number)
         for group, sources, targets in Groups(stage.exchange):
             receipts = stage.refs(sources)
-            written = stage.put(name, group, Written, tuple(sources), tuple(targets), *receipts)
+            written = stage.put(
+                name,
+                group,
+                Written,
+                tuple(sources),
+                tuple(targets),
+                *receipts,
+            )
             for block in targets:
-                self.add_block(stage, block, run_block_of_file, written)
+                self.add_block(
+                    stage,
+                    block,
+                    run_block_of_file,
+                    written,
+                )
 
     def add_block(self, stage: Stage, block: Block, function: TaskFunction, *inputs: Any) -> None:
         """Add the task of a target block; that of a finished one only looks up its result."""
         if block in self.finished.get(stage.number + 1, ()):
             stage.put_block(block, function, [tuple(stage.filters)])
         else:
-            super().add_block(stage, block, function, *inputs)
+            super().add_block(
+                stage,
+                block,
+                function,
+                *inputs,
+            )
 
 
 # --- tasks ----------------------------------------------------------------------------------
@@ -255,7 +294,12 @@ class DiskRun(PlanRun):
         """Return the file of a target block, and the first byte of each source's shard in it."""
         itemsize = self.exchange(number).shard_dtype.itemsize
         begins = places(self.sizes(number, target) * itemsize)
-        return ShardFile(self.folder(number), number, target, int(begins[-1])), begins
+        return ShardFile(
+            self.folder(number),
+            number,
+            target,
+            int(begins[-1]),
+        ), begins
 
     def parts(self, number: int, target: Block, written: Written | None) -> list[Part]:
         """Return the shards of a target block's file, in order."""
@@ -266,7 +310,14 @@ class DiskRun(PlanRun):
         for place in np.flatnonzero(nbytes).tolist():
             source = tuple(int(i) for i in np.unravel_index(place, exchange.source.grid))
             checksum = 0 if written is None else written.checksum(source, target)
-            parts.append(Part(source, int(begins[place]), int(nbytes[place]), checksum))
+            parts.append(
+                Part(
+                    source,
+                    int(begins[place]),
+                    int(nbytes[place]),
+                    checksum,
+                )
+            )
         return parts
 
     def recorded(self, number: int, block: Block) -> tuple[Any] | None:
@@ -294,7 +345,12 @@ class DiskRun(PlanRun):
         """
         if not self.spills(number + 1):
             return values
-        receipt = _write(self, number + 1, block, values)
+        receipt = _write(
+            self,
+            number + 1,
+            block,
+            values,
+        )
         if self.spills(number):
             self.scratch.free(self.folder(number), block)
         return receipt
@@ -305,18 +361,41 @@ def start_run(run: PlanRun, place: ScratchPlace, key: str) -> DiskRun:
     is_shared = current_worker() is not None or multiprocessing.parent_process() is not None
     scratch = open_scratch(place, is_shared)
     hold(scratch, key)
-    return DiskRun(run, scratch, part="", arena_nbytes=place.memory, key=key)
+    return DiskRun(
+        run,
+        scratch,
+        part="",
+        arena_nbytes=place.memory,
+        key=key,
+    )
 
 
 def start_filter(parent: DiskRun, run: PlanRun, part: str) -> DiskRun:
     """Return the run of a filter, whose files are in the folder of its plan."""
-    return DiskRun(run, parent.scratch, part, parent.arena_nbytes, parent.key)
+    return DiskRun(
+        run,
+        parent.scratch,
+        part,
+        parent.arena_nbytes,
+        parent.key,
+    )
 
 
 @block_task
-def write_source(run: DiskRun, number: int, block: Block, filters: Filters, values: Any) -> Array:
+def write_source(
+    run: DiskRun,
+    number: int,
+    block: Block,
+    filters: Filters,
+    values: Any,
+) -> Array:
     """Return a source block, whose shards are then written."""
-    return checked(run, 0, block, values)
+    return checked(
+        run,
+        0,
+        block,
+        values,
+    )
 
 
 @block_task
@@ -332,13 +411,28 @@ def run_block_of_file(
     `stored` is the handle of the block's group, or the stored array; see `ScratchPlace`.
     """
     read = _read if isinstance(stored, Written) else _read_rows
-    return run.finish(number, block, lambda: read(run, number, block, stored), filters)
+    return run.finish(
+        number,
+        block,
+        lambda: read(
+            run,
+            number,
+            block,
+            stored,
+        ),
+        filters,
+    )
 
 
 # --- files ----------------------------------------------------------------------------------
 
 
-def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
+def _write(
+    run: DiskRun,
+    number: int,
+    source: Block,
+    values: Array,
+) -> Array:
     """Write all shards of a source block, then a record of them; return their checksums."""
     exchange = run.exchange(number)
     dtype = exchange.shard_dtype
@@ -356,7 +450,12 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
         begin = int(begins[place])
         padded_nbytes = int(begins[place + 1]) - begin
         data = shard.reshape(-1).view(np.uint8)[:padded_nbytes]
-        return target, run.scratch.write(file, begin, data, nbytes[target])
+        return target, run.scratch.write(
+            file,
+            begin,
+            data,
+            nbytes[target],
+        )
 
     checksums = dict.fromkeys(targets, 0)
     started = time.perf_counter()
@@ -372,7 +471,12 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
     with Underway[tuple[Block, int]]() as calls:
         for _, blocks, bounds, shards in parts:
             seconds = time.perf_counter() - started
-            emit("pack", index=number + 1, nbytes=shards.nbytes, seconds=seconds)
+            emit(
+                "pack",
+                index=number + 1,
+                nbytes=shards.nbytes,
+                seconds=seconds,
+            )
             checksums |= calls.results()  # wait until the previous shards are written
             for index, cut in zip(blocks.tolist(), itertools.pairwise(bounds), strict=True):
                 shard = shards[slice(*cut)]
@@ -381,7 +485,12 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
             started = time.perf_counter()
         checksums |= calls.results()
     receipt = np.array([checksums[target] for target in targets], np.uint64)
-    run.scratch.record_shards(run.folder(number), source, targets, receipt)
+    run.scratch.record_shards(
+        run.folder(number),
+        source,
+        targets,
+        receipt,
+    )
     return receipt
 
 
@@ -403,7 +512,12 @@ def _parts(nbytes: list[int]) -> list[int]:
     return numbers
 
 
-def _read(run: DiskRun, number: int, target: Block, written: Written) -> BlockView:
+def _read(
+    run: DiskRun,
+    number: int,
+    target: Block,
+    written: Written,
+) -> BlockView:
     """Return the view of a block whose shards are read from its file in order."""
     file, _ = run.file(number, target)
     parts = run.parts(number, target, written)
@@ -411,32 +525,82 @@ def _read(run: DiskRun, number: int, target: Block, written: Written) -> BlockVi
     if not run.plan.assembles:
         memory = allocate((file.nbytes,), np.uint8)
         run.scratch.read(file, parts, lambda begin, end: memory[begin:end])
-        shards = _shards(parts, memory, 0, exchange.shard_dtype)
-        return run.view(number, target, shards.__getitem__, packed=True)
+        shards = _shards(
+            parts,
+            memory,
+            0,
+            exchange.shard_dtype,
+        )
+        return run.view(
+            number,
+            target,
+            shards.__getitem__,
+            packed=True,
+        )
     dtype = np.dtype(exchange.dtype)
-    incremental = IncrementalGather(run.map(number), target, dtype, exchange.shard_dtype)
+    incremental = IncrementalGather(
+        run.map(number),
+        target,
+        dtype,
+        exchange.shard_dtype,
+    )
 
     def take(some_parts: Sequence[Part], data: Array) -> None:
-        shards = _shards(some_parts, data, some_parts[0].begin, exchange.shard_dtype)
+        shards = _shards(
+            some_parts,
+            data,
+            some_parts[0].begin,
+            exchange.shard_dtype,
+        )
         incremental.take(shards)
 
-    run.scratch.read(file, parts, lambda begin, end: allocate((end - begin,), np.uint8), take)
-    return _assembled_view(run, number, target, incremental.values)
+    run.scratch.read(
+        file,
+        parts,
+        lambda begin, end: allocate((end - begin,), np.uint8),
+        take,
+    )
+    return _assembled_view(
+        run,
+        number,
+        target,
+        incremental.values,
+    )
 
 
-def _read_rows(run: DiskRun, number: int, target: Block, stored: Any) -> BlockView:
+def _read_rows(
+    run: DiskRun,
+    number: int,
+    target: Block,
+    stored: Any,
+) -> BlockView:
     """Return the view of a block whose shards are read as rows of the stored array."""
     started = time.perf_counter()
     exchange = run.exchange(number)
     memory: Array | dict[Block, Array]
     if run.plan.assembles:
         memory = fresh_block(run.map(number), target, np.dtype(exchange.dtype))
-        view = _assembled_view(run, number, target, memory)
+        view = _assembled_view(
+            run,
+            number,
+            target,
+            memory,
+        )
     else:
         file, _ = run.file(number, target)
         data = allocate((file.nbytes,), np.uint8)
-        memory = _shards(run.parts(number, target, None), data, 0, exchange.shard_dtype)
-        view = run.view(number, target, memory.__getitem__, packed=True)
+        memory = _shards(
+            run.parts(number, target, None),
+            data,
+            0,
+            exchange.shard_dtype,
+        )
+        view = run.view(
+            number,
+            target,
+            memory.__getitem__,
+            packed=True,
+        )
     with Underway[object]() as calls:
         for region, place in stored_regions(run.map(number), target, memory):
             concurrent_nbytes = place.nbytes if stored.anywhere else 0
@@ -447,7 +611,12 @@ def _read_rows(run: DiskRun, number: int, target: Block, stored: Any) -> BlockVi
     return view
 
 
-def _assembled_view(run: DiskRun, number: int, block: Block, values: Array) -> BlockView:
+def _assembled_view(
+    run: DiskRun,
+    number: int,
+    block: Block,
+    values: Array,
+) -> BlockView:
     """Return the view of an assembled block; the following round works in place if possible."""
     if number == len(run.plan.rounds):
         return BlockView.of(values, owned=True)

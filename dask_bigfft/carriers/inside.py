@@ -41,7 +41,13 @@ class Inside(Shared):
     """
 
     def __init__(self, last: Carrier) -> None:
-        super().__init__(last.name, last.plan, last.names, last.is_named, place=last.place)
+        super().__init__(
+            last.name,
+            last.plan,
+            last.names,
+            last.is_named,
+            place=last.place,
+        )
         self.last = last
 
     def whole_graph(self, source_name: str, output_name: str) -> Graph | None:
@@ -64,7 +70,12 @@ class Inside(Shared):
             name=names("own"),
         )
         for block in stage.exchange.source.indices():
-            self.add_block(stage, block, own_block, block_ref(source_name, block))
+            self.add_block(
+                stage,
+                block,
+                own_block,
+                block_ref(source_name, block),
+            )
         return stage.name
 
     def add(self, stage: Stage) -> str:
@@ -73,14 +84,38 @@ class Inside(Shared):
             return self.last.add(stage)
         name_after = stage.names("settled", stage.number)
         for group, sources, targets in Groups(stage.exchange):
-            handle = self.add_barrier(stage, group, sources, buffer=None)
+            handle = self.add_barrier(
+                stage,
+                group,
+                sources,
+                buffer=None,
+            )
             rounds = []
             for block in targets:
                 inputs = (stage.run, stage.number, block, handle)
-                rounds.append(stage.put(stage.name, block, run_inside, *inputs))
-            all_settled = stage.put(f"{name_after}-all", group, settled, handle, *rounds)
+                rounds.append(
+                    stage.put(
+                        stage.name,
+                        block,
+                        run_inside,
+                        *inputs,
+                    )
+                )
+            all_settled = stage.put(
+                f"{name_after}-all",
+                group,
+                settled,
+                handle,
+                *rounds,
+            )
             for block in sources:
-                stage.put(name_after, block, operator.getitem, all_settled, block)
+                stage.put(
+                    name_after,
+                    block,
+                    operator.getitem,
+                    all_settled,
+                    block,
+                )
         return name_after
 
 
@@ -88,9 +123,20 @@ class Inside(Shared):
 
 
 @block_task
-def own_block(run: PlanRun, number: int, block: Block, filters: Filters, values: Any) -> Array:
+def own_block(
+    run: PlanRun,
+    number: int,
+    block: Block,
+    filters: Filters,
+    values: Any,
+) -> Array:
     """Return a block that may be overwritten: the source block, or a copy of it."""
-    source = checked(run, number, block, values)
+    source = checked(
+        run,
+        number,
+        block,
+        values,
+    )
     if is_on_gpu(source):
         raise_invalid("overwrite_x", True, "False for blocks on a GPU, which are transformed there")
     dtype = np.dtype(run.exchange(number).dtype)
@@ -103,7 +149,12 @@ def own_block(run: PlanRun, number: int, block: Block, filters: Filters, values:
 
 
 @reported
-def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
+def run_inside(
+    run: PlanRun,
+    number: int,
+    block: Block,
+    blocks: Blocks,
+) -> int:
     """Compute the round after exchange `number` in the source blocks; return the bytes done."""
     with turn_for_device(run, number, block):
         started = time.perf_counter()
@@ -114,17 +165,40 @@ def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
         assert shards is not None  # checked when the plan was made
         for _, first in itertools.islice(shards.views(), 1):
             raise_if_poisoned(number, block, first)
-        job = dispatch.job_of(round_, block, dtype, dtype, inside=True)
+        job = dispatch.job_of(
+            round_,
+            block,
+            dtype,
+            dtype,
+            inside=True,
+        )
         with poisoning(lambda: (view for _, view in shards.views())):
             is_transformed = dispatch.inside_device(job, shards, run.place)
         if not is_transformed:
             gathered = BlockView.of(view.gather(), owned=True)
-            values = dispatch.on_device(job, gathered, {}, run.place)
+            values = dispatch.on_device(
+                job,
+                gathered,
+                {},
+                run.place,
+            )
             if values is None:
-                values = run_round(round_, block, gathered, run.library, dtype, {})
+                values = run_round(
+                    round_,
+                    block,
+                    gathered,
+                    run.library,
+                    dtype,
+                    {},
+                )
             _scatter(values.reshape(shards.sizes), shards)
         seconds = time.perf_counter() - started
-        emit("round", block=block, nbytes=shards.nbytes, seconds=seconds)
+        emit(
+            "round",
+            block=block,
+            nbytes=shards.nbytes,
+            seconds=seconds,
+        )
         return int(shards.nbytes)
 
 

@@ -110,7 +110,13 @@ class Shuffles:
         Whether the tasks of the preceding round may send its blocks; they do if all are sent.
     """
 
-    def __init__(self, names: Names, number: int, exchange: Exchange, may_send: bool) -> None:
+    def __init__(
+        self,
+        names: Names,
+        number: int,
+        exchange: Exchange,
+        may_send: bool,
+    ) -> None:
         self.groups = Groups(exchange, MAX_SHUFFLES)
         axes = self.groups.axes
         #: Shuffles by group.
@@ -119,7 +125,12 @@ class Shuffles:
         for group, sources, _ in self.groups:
             along = tuple(_compact(axis.targets[i]) for axis, i in zip(axes, group, strict=True))
             name = "_".join(map(str, group))
-            self.by_group[group] = Shuffle(name, sources, along, targets_before)
+            self.by_group[group] = Shuffle(
+                name,
+                sources,
+                along,
+                targets_before,
+            )
             targets_before += math.prod(map(len, along))
         shuffles = self.by_group.values()
         all_used = all((axis.of_source >= 0).all() for axis in axes)
@@ -226,7 +237,14 @@ class P2P(Tasks):
             pays = not exchange.local and (self.is_named or shuffled(exchange.shape))
             if pays and shuffle_module():
                 may_send = self.is_private and round_may_send
-                shuffles.append(Shuffles(self.names[number], number, exchange, may_send))
+                shuffles.append(
+                    Shuffles(
+                        self.names[number],
+                        number,
+                        exchange,
+                        may_send,
+                    )
+                )
             else:
                 shuffles.append(None)
             round_may_send = exchange.local or shuffles[-1] is not None
@@ -257,7 +275,12 @@ class P2P(Tasks):
         """Add the task of a target block, or add the block to the batch of a task."""
         batch = self._batches.get(stage.number)
         if batch is None:
-            super().add_block(stage, block, function, *inputs)
+            super().add_block(
+                stage,
+                block,
+                function,
+                *inputs,
+            )
         else:
             batch.add(block, function, stage.arguments(block, *inputs))
 
@@ -281,7 +304,14 @@ class P2P(Tasks):
         for block in shuffle.sources:
             values = block_ref(stage.source_name, block)
             inputs = (stage.run, stage.number, block, shuffle.name, values)
-            shuffle.senders.append(stage.put(pack_name, block, send_block, *inputs))
+            shuffle.senders.append(
+                stage.put(
+                    pack_name,
+                    block,
+                    send_block,
+                    *inputs,
+                )
+            )
 
     def _add_shuffle(self, stage: Stage, shuffle: Shuffle) -> None:
         """Add the barrier of a shuffle, and the tasks that assemble its target blocks."""
@@ -300,7 +330,13 @@ class P2P(Tasks):
         attempt = TaskRef(barrier.key)
         stage.graph[barrier.key] = barrier
         for count, block in enumerate(shuffle.targets, shuffle.targets_before + 1):
-            self.add_block(stage, block, run_block_of_shuffle, shuffle.name, attempt)
+            self.add_block(
+                stage,
+                block,
+                run_block_of_shuffle,
+                shuffle.name,
+                attempt,
+            )
             if batch is not None and count % width == 0:
                 batch.end()
         if batch is not None:
@@ -351,7 +387,12 @@ def send_block(
     dict
         Attempts in which the block was sent, by shuffle.
     """
-    block = checked(run, number, source, values)
+    block = checked(
+        run,
+        number,
+        source,
+        values,
+    )
     dtype = np.dtype(run.exchange(number).dtype)
     if is_on_gpu(block):
         raise CarrierError(
@@ -365,13 +406,25 @@ def send_block(
         started = time.perf_counter()
         messages = {}
         nbytes = 0
-        parts = packed(run.map(number), targets, source, block, dtype, owner_of)
+        parts = packed(
+            run.map(number),
+            targets,
+            source,
+            block,
+            dtype,
+            owner_of,
+        )
         for owner, blocks, bounds, shards in parts:
             checksums = np.zeros(len(blocks), np.uint64)
             if run.plan.verify == "checksum":
                 for i, target in enumerate(map(tuple, blocks.tolist())):
                     shard = shards[bounds[i] : bounds[i + 1]]
-                    checksums[i] = shard_checksum(shard, number, source, target)
+                    checksums[i] = shard_checksum(
+                        shard,
+                        number,
+                        source,
+                        target,
+                    )
             messages[owner] = blocks, bounds, shards, checksums
             nbytes += shards.nbytes
         emit("pack", nbytes=nbytes, seconds=time.perf_counter() - started)
@@ -413,8 +466,19 @@ def run_and_send_blocks(
     inputs_of_block = len(inputs) // len(blocks)
     for i, (block, shuffle) in enumerate(zip(blocks, shuffles, strict=True)):
         first = i * inputs_of_block
-        values = function(run, number, block, *inputs[first : first + inputs_of_block])
-        attempts = send_block(run, number + 1, block, shuffle, values)
+        values = function(
+            run,
+            number,
+            block,
+            *inputs[first : first + inputs_of_block],
+        )
+        attempts = send_block(
+            run,
+            number + 1,
+            block,
+            shuffle,
+            values,
+        )
         del values
         sent.setdefault(shuffle, set()).update(attempts[shuffle])
     return sent
@@ -446,6 +510,12 @@ def run_block_of_shuffle(
             f"exchange {number}: block {block} needs shards of {len(expected)} blocks, and the "
             f"shuffle {shuffle} has {len(shards)}, {len(expected - shards.keys())} of them missing"
         )
-    values = put_together(run, number, block, shards, filters)
+    values = put_together(
+        run,
+        number,
+        block,
+        shards,
+        filters,
+    )
     free()
     return values

@@ -48,7 +48,12 @@ class Resident(Carrier):
         )
         for block in self.plan.result.indices():
             block_key = (output_name, *block)
-            graph[block_key] = Task(block_key, operator.getitem, TaskRef(key), block)
+            graph[block_key] = Task(
+                block_key,
+                operator.getitem,
+                TaskRef(key),
+                block,
+            )
         return graph
 
 
@@ -88,8 +93,19 @@ def transform_on_gpus(
         operand_run = PlanRun(operand.plan, run.token)
         spectra = {}
         for block in operand.plan.rounds[0].target.indices():
-            spectra[block] = generate_filter(operand_run, 0, block, (), operand.values)
-        spectra = _Transform(operand_run, transport, {}, first=1).result(spectra)
+            spectra[block] = generate_filter(
+                operand_run,
+                0,
+                block,
+                (),
+                operand.values,
+            )
+        spectra = _Transform(
+            operand_run,
+            transport,
+            {},
+            first=1,
+        ).result(spectra)
         filters.setdefault(operand.number, {})[operand.axis] = spectra
     sources = {index: blocks[number][cut] for index, number, cut in parts}
     return _Transform(run, transport, filters).result(sources)
@@ -138,11 +154,21 @@ class _Transform:
         with self._crossings:
             for number in self.numbers:
                 with during(self.run.token, number + 1):
-                    sources = Blocks(self.run, number, blocks, blocks.values())
+                    sources = Blocks(
+                        self.run,
+                        number,
+                        blocks,
+                        blocks.values(),
+                    )
                     homes = gpus().homes(blocks)
                     if crossing is None:
                         crossing = self._crossing(number, sources.by_index, homes)
-                    blocks, next_crossing = self._run_stage(number, sources, homes, crossing)
+                    blocks, next_crossing = self._run_stage(
+                        number,
+                        sources,
+                        homes,
+                        crossing,
+                    )
                     if crossing is not None:
                         crossing.join()  # before the sources are freed
                 del sources
@@ -189,7 +215,13 @@ class _Transform:
         for turn in turns:
             moments: ByBlock = {}
             for block in turn:
-                results[block] = self._run_block(number, block, sources, homes, crossing)
+                results[block] = self._run_block(
+                    number,
+                    block,
+                    sources,
+                    homes,
+                    crossing,
+                )
                 if crossing is None and block in homes:
                     moments[block] = gpus().now(homes[block])
             if crossing is None and is_first_turn:
@@ -223,4 +255,9 @@ class _Transform:
         spectra = {}
         for axis, filter_blocks in self.filters.get(number, {}).items():
             spectra[axis] = filter_blocks[(block[axis],)]
-        return self.run.finish(number, block, view, spectra)
+        return self.run.finish(
+            number,
+            block,
+            view,
+            spectra,
+        )

@@ -142,7 +142,13 @@ class PlanRun:
     ) -> BlockView:
         """Return the view of a block after an exchange; sources and options as in `view_of`."""
         dtype = np.dtype(self.exchange(number).dtype)
-        return view_of(self.map(number), block, dtype, source_of, **options)
+        return view_of(
+            self.map(number),
+            block,
+            dtype,
+            source_of,
+            **options,
+        )
 
     def finish(
         self,
@@ -161,14 +167,29 @@ class PlanRun:
         if number == len(self.plan.rounds):
             values = self._gathered(number, view_of())
             seconds = time.perf_counter() - started
-            emit("unpack", block=block, nbytes=values.nbytes, seconds=seconds)
+            emit(
+                "unpack",
+                block=block,
+                nbytes=values.nbytes,
+                seconds=seconds,
+            )
             return values
-        values = self.transformed(number, block, view_of, filters)
+        values = self.transformed(
+            number,
+            block,
+            view_of,
+            filters,
+        )
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
             pairs = zip(self.plan.rounds[number].target.axes, block, strict=True)
             values = values.reshape([math.prod(axis.shape(i)) for axis, i in pairs])
         seconds = time.perf_counter() - started
-        emit("round", block=block, nbytes=values.nbytes, seconds=seconds)
+        emit(
+            "round",
+            block=block,
+            nbytes=values.nbytes,
+            seconds=seconds,
+        )
         return values
 
     def _gathered(self, number: int, view: BlockView) -> Array:
@@ -186,9 +207,20 @@ class PlanRun:
         device = self.places[number].device
         return device != "cpu" and (device != "auto" or dispatch.missing() is None)
 
-    def transformed(self, number: int, block: Block, view_of: ViewMaker, filters: Filters) -> Array:
+    def transformed(
+        self,
+        number: int,
+        block: Block,
+        view_of: ViewMaker,
+        filters: Filters,
+    ) -> Array:
         """Return the block after a round on a device or on the CPU, verified if the plan says."""
-        return _RoundOfBlock(self, number, block, filters).result(view_of)
+        return _RoundOfBlock(
+            self,
+            number,
+            block,
+            filters,
+        ).result(view_of)
 
     def recorded(self, number: int, block: Block) -> tuple[Any] | None:
         """Return the recorded result of a block after exchange `number`, in a tuple, or None."""
@@ -214,7 +246,13 @@ class _RoundOfBlock:
         Blocks of filters by their axes.
     """
 
-    def __init__(self, run: PlanRun, number: int, block: Block, filters: Filters) -> None:
+    def __init__(
+        self,
+        run: PlanRun,
+        number: int,
+        block: Block,
+        filters: Filters,
+    ) -> None:
         self.run = run
         self.number = number
         self.block = block
@@ -231,7 +269,14 @@ class _RoundOfBlock:
         if values is not None:
             return self._with_rolls(values)
         with self._spare_threads() as library:
-            values = run_round(self.round, self.block, view, library, self.dtype, self.filters)
+            values = run_round(
+                self.round,
+                self.block,
+                view,
+                library,
+                self.dtype,
+                self.filters,
+            )
         self._report("round_cpu", values)
         return values
 
@@ -258,16 +303,33 @@ class _RoundOfBlock:
         if not view.on_gpu and not self.run.on_devices(self.number):
             return None
         overwrites = self.run.overwrites(self.number)
-        job = dispatch.job_of(self.round, self.block, view.dtype, self.dtype, inside=overwrites)
+        job = dispatch.job_of(
+            self.round,
+            self.block,
+            view.dtype,
+            self.dtype,
+            inside=overwrites,
+        )
         if view.on_gpu:
             return round_on_gpu(job, view, self.filters)  # type: ignore[no-any-return]
         place = self.run.places[self.number]
         if place.device == "hybrid" and self.run.plan.verify == "none":
             with self._spare_threads() as library:
-                values = shared_with_device(job, view, library, self.filters, place)
+                values = shared_with_device(
+                    job,
+                    view,
+                    library,
+                    self.filters,
+                    place,
+                )
             if values is not None:
                 return values
-        values = dispatch.on_device(job, view, self.filters, place)
+        values = dispatch.on_device(
+            job,
+            view,
+            self.filters,
+            place,
+        )
         self._report("round_device", values)
         return values
 
@@ -312,7 +374,12 @@ def spare_threads(library: FFTLibrary, blocks: int) -> Iterator[FFTLibrary]:
 # --- tasks ----------------------------------------------------------------------------------
 
 
-def checked(run: PlanRun, number: int, index: Block, values: Any) -> Array:
+def checked(
+    run: PlanRun,
+    number: int,
+    index: Block,
+    values: Any,
+) -> Array:
     """Return a source block as an array, with the shape and kind that the plan expects.
 
     Copies use the plan's shapes: a block that is smaller than its metadata would be read beyond its
@@ -366,7 +433,13 @@ def block_task(function: TaskFunction) -> TaskFunction:
         if recorded is not None:
             return recorded[0]
         filters = dict(zip(axes, inputs, strict=False))
-        values = function(run, number, block, filters, *inputs[len(axes) :])
+        values = function(
+            run,
+            number,
+            block,
+            filters,
+            *inputs[len(axes) :],
+        )
         return run.deliver(number, block, values)
 
     return reported(functools.wraps(function)(task))
@@ -397,4 +470,9 @@ def generate_filter(
         )
         return BlockView.of(np.ascontiguousarray(values), owned=True)
 
-    return run.finish(number, block, view, filters)
+    return run.finish(
+        number,
+        block,
+        view,
+        filters,
+    )

@@ -39,7 +39,12 @@ def hold(scratch: Scratch, key: str) -> None:
         _kept[holder] = scratch
     scratch.own()
     if worker is not None:
-        worker.loop.add_callback(_watch, worker, holder, key)
+        worker.loop.add_callback(
+            _watch,
+            worker,
+            holder,
+            key,
+        )
 
 
 async def _watch(worker: Any, holder: tuple[str, str], key: str) -> None:

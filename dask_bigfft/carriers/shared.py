@@ -75,7 +75,14 @@ class Shared(Carrier):
         """Return the shared buffer of a group of blocks; add its task."""
         name = stage.names("common", shared.home)
         if (name, *group) not in stage.graph:
-            stage.put(name, group, shared_memory, stage.run, shared.home, group)
+            stage.put(
+                name,
+                group,
+                shared_memory,
+                stage.run,
+                shared.home,
+                group,
+            )
         return block_ref(name, group)
 
     def add_travelling(self, stage: Stage) -> None:
@@ -88,10 +95,21 @@ class Shared(Carrier):
             elif len(targets) == 1 or len(sources) <= 1:
                 self.add_direct(stage, targets, sources)
                 continue
-            handle = self.add_barrier(stage, group, sources, buffer)
+            handle = self.add_barrier(
+                stage,
+                group,
+                sources,
+                buffer,
+            )
             for block in targets:
                 target_buffer = self.buffer_of(stage, block)
-                self.add_block(stage, block, run_block_of_barrier, target_buffer, handle)
+                self.add_block(
+                    stage,
+                    block,
+                    run_block_of_barrier,
+                    target_buffer,
+                    handle,
+                )
 
     def add_barrier(
         self,
@@ -147,11 +165,21 @@ def barrier(
     """
     plan_token = run.token.partition("-")[0]  # a filter's token begins with its plan's
     refuse_cluster(plan_token, is_named)
-    handle = Blocks(run, number, indices, blocks)
+    handle = Blocks(
+        run,
+        number,
+        indices,
+        blocks,
+    )
     shared = run.plan.shared_layouts.exchanges[number]
     if buffer is not None and shared is not None:
         layout = run.exchange(number).source
-        if buffer.take(number, shared.layout, layout, handle.by_index):
+        if buffer.take(
+            number,
+            shared.layout,
+            layout,
+            handle.by_index,
+        ):
             handle.shared_buffer = buffer
     return handle
 
@@ -169,7 +197,12 @@ def shared_memory(run: PlanRun, number: int, group: Block) -> SharedBuffer:
         return SharedBuffer(run.token)
     with during(run.token, number):
         emit("begun")
-    return SharedBuffer(run.token, shared_layout.layout, group, run.exchange(number).dtype)
+    return SharedBuffer(
+        run.token,
+        shared_layout.layout,
+        group,
+        run.exchange(number).dtype,
+    )
 
 
 def refuse_cluster(token: str, is_named: bool) -> None:
@@ -206,8 +239,22 @@ def run_block_of_barrier(
 ) -> Array:
     """Return a block gathered from the blocks of a barrier, after its round."""
     if sources.shared_buffer is not None:
-        return _run_in_buffer(run, number, block, filters, sources.shared_buffer, target_buffer)
-    return finish_in_memory(run, number, block, filters, sources, target_buffer)
+        return _run_in_buffer(
+            run,
+            number,
+            block,
+            filters,
+            sources.shared_buffer,
+            target_buffer,
+        )
+    return finish_in_memory(
+        run,
+        number,
+        block,
+        filters,
+        sources,
+        target_buffer,
+    )
 
 
 def _run_in_buffer(
@@ -222,31 +269,67 @@ def _run_in_buffer(
     shared = run.plan.shared_layouts.exchanges[number]
     assert shared is not None
     assert buffer.array is not None
-    target, spent = target_in(target_buffer, run, number, block)
+    target, spent = target_in(
+        target_buffer,
+        run,
+        number,
+        block,
+    )
     started = time.perf_counter() - spent
     target_layout = run.exchange(number).target
-    values = buffers.view_in(buffer.array, shared.layout, target_layout, block)
+    values = buffers.view_in(
+        buffer.array,
+        shared.layout,
+        target_layout,
+        block,
+    )
     if number == len(run.plan.rounds):
         seconds = time.perf_counter() - started
-        emit("unpack", block=block, nbytes=values.nbytes, seconds=seconds)
+        emit(
+            "unpack",
+            block=block,
+            nbytes=values.nbytes,
+            seconds=seconds,
+        )
         buffers.advance(run.token, buffers.RESULT, (values,))
         return values
     layout_after = run.plan.shared_layouts.inside[number]
     if layout_after is None:
         view = BlockView.of(values, target=target)
-        return run.finish(number, block, lambda: view, filters, spent)
+        return run.finish(
+            number,
+            block,
+            lambda: view,
+            filters,
+            spent,
+        )
     own_view = BlockView.of(values, target=values)
     result = values
     if number + 1 == len(run.plan.exchanges):
-        result = buffers.view_in(buffer.array, layout_after, run.plan.result, block)
+        result = buffers.view_in(
+            buffer.array,
+            layout_after,
+            run.plan.result,
+            block,
+        )
         buffers.advance(run.token, buffers.RESULT, (result,))
 
     def work() -> Array:
-        transformed = run.transformed(number, block, lambda: own_view, filters)
+        transformed = run.transformed(
+            number,
+            block,
+            lambda: own_view,
+            filters,
+        )
         if not buffers.is_view(transformed, values):
             copy_array(values, transformed)
         seconds = time.perf_counter() - started
-        emit("round", block=block, nbytes=values.nbytes, seconds=seconds)
+        emit(
+            "round",
+            block=block,
+            nbytes=values.nbytes,
+            seconds=seconds,
+        )
         return result
 
     return buffer.once(number, block, work)

@@ -79,9 +79,20 @@ class StorageError(RuntimeError):
     """
 
     @classmethod
-    def of(cls, path: Path, error: OSError, missing: int, worker: str) -> "StorageError":
+    def of(
+        cls,
+        path: Path,
+        error: OSError,
+        missing: int,
+        worker: str,
+    ) -> "StorageError":
         """Return the error for a file of which `missing` bytes could not be written."""
-        text = explained(path, error, missing, f"shards that wait on the worker {worker}")
+        text = explained(
+            path,
+            error,
+            missing,
+            f"shards that wait on the worker {worker}",
+        )
         text += "; give workers a `local_directory` with more room (dask's temporary-directory)"
         return cls(error.errno or errno.EIO, text, str(path))
 
@@ -98,8 +109,10 @@ class MemoryBudget:
     """
 
     def __init__(self, limit: int, pressed: Callable[[], bool] | None = None) -> None:
-        self.limit, self.nbytes = limit, 0
-        self._pressed, self._lock = pressed, threading.Lock()
+        self.limit = limit
+        self.nbytes = 0
+        self._pressed = pressed
+        self._lock = threading.Lock()
 
     def take(self, nbytes: int) -> bool:
         """Reserve some bytes; return whether this was possible."""
@@ -122,8 +135,10 @@ class _Buffers:
     """
 
     def __init__(self, plugin: Any) -> None:
-        comms, disk = plugin.memory_limiter_comms.limit, plugin.memory_limiter_disk.limit
-        flying, writing = min(comms, (comms + disk) // 4), min(disk, (comms + disk) // 8)
+        comms = plugin.memory_limiter_comms.limit
+        disk = plugin.memory_limiter_disk.limit
+        flying = min(comms, (comms + disk) // 4)
+        writing = min(disk, (comms + disk) // 8)
         self.comms = ResourceLimiter(flying, metrics_label="p2p-comms-limiter")
         self.disk = ResourceLimiter(writing, metrics_label="p2p-disk-limiter")
         self.most = comms + disk - flying - writing
@@ -151,8 +166,9 @@ class RechunkRun(ArrayRechunkRun):
         self._folder = Path(environment["directory"])
         if environment["disk"]:
             vars(self._disk_buffer)["_write_frames"] = self._write_frames
-        self.spec, self._room = spec, room
-        self._kept: dict[Block, list[Shard]] = {}
+        self.spec = spec
+        self._room = room
+        self._in_memory: dict[Block, list[Shard]] = {}
         self._freed = set[Block]()
 
     def _shard_partition(self, data: Any, partition_id: Block) -> dict[str, Any]:
@@ -161,14 +177,22 @@ class RechunkRun(ArrayRechunkRun):
 
     async def send(self, address: str, shards: list[tuple[Block, list[Message]]]) -> Any:
         """Send messages to a worker; keep messages for this one."""
-        started, answer = time.perf_counter(), dict[str, Any](status="OK")
+        started = time.perf_counter()
+        answer = dict[str, Any](status="OK")
         if address == self.local_address:
             await self._receive(shards)
         else:
             answer |= await super().send(address, shards)
         nbytes = sum(message[2].nbytes for _, messages in shards for message in messages)
-        index, seconds = self.spec.number + 1, time.perf_counter() - started
-        emit("send", plan=self.spec.plan, index=index, nbytes=nbytes, seconds=seconds)
+        index = self.spec.number + 1
+        seconds = time.perf_counter() - started
+        emit(
+            "send",
+            plan=self.spec.plan,
+            index=index,
+            nbytes=nbytes,
+            seconds=seconds,
+        )
         return answer
 
     async def _receive(self, data: Any) -> None:
@@ -192,19 +216,23 @@ class RechunkRun(ArrayRechunkRun):
         """
         blocks, bounds, values, checksums = message
         cuts = itertools.pairwise(bounds.tolist())
-        named = [
-            (tuple(block), (source, checksum, values[slice(*cut)]))
-            for block, checksum, cut in zip(blocks.tolist(), checksums.tolist(), cuts, strict=True)
-        ]
+        shards: list[tuple[Block, Shard]] = []
+        for block, checksum, cut in zip(
+            blocks.tolist(),
+            checksums.tolist(),
+            cuts,
+            strict=True,
+        ):
+            shards.append((tuple(block), (source, checksum, values[slice(*cut)])))
         if not self._room.take(values.nbytes):
-            return named
+            return shards
         try:
-            named = [(block, (source, crc, _copied(part))) for block, (_, crc, part) in named]
+            copies = [(block, (source, crc, _copied(part))) for block, (_, crc, part) in shards]
         except BaseException:
             self._room.give_back(values.nbytes)
             raise
-        for block, shard in named:
-            self._kept.setdefault(block, []).append(shard)
+        for block, shard in copies:
+            self._in_memory.setdefault(block, []).append(shard)
         return ()
 
     async def inputs_done(self) -> None:
@@ -214,7 +242,9 @@ class RechunkRun(ArrayRechunkRun):
 
     def _write_frames(self, frames: Iterable[Any], id: str) -> None:
         """Append pickled shards to the file of a target block; name it and its room in errors."""
-        path, before, frames = self._folder / id, 0, list(frames)
+        path = self._folder / id
+        before = 0
+        frames = list(frames)
         try:
             with path.open("ab") as file:
                 before = file.tell()
@@ -223,24 +253,29 @@ class RechunkRun(ArrayRechunkRun):
             missing = sum(memoryview(frame).nbytes for frame in frames)
             with contextlib.suppress(OSError):
                 missing -= path.stat().st_size - before
-            raise StorageError.of(path, error, missing, self.local_address) from error
+            raise StorageError.of(
+                path,
+                error,
+                missing,
+                self.local_address,
+            ) from error
 
     def _get_output_partition(self, partition_id: Block, key: Any, **kwargs: Any) -> Any:
         """Return the shards of a target block, and a function that frees them."""
-        kept = list(self._kept.get(partition_id, ()))
+        in_memory = list(self._in_memory.get(partition_id, ()))
         if partition_id in self._freed:
             sync(self._loop, self._begin_anew)
         stored: list[list[Shard]] = []
         with contextlib.suppress(DataUnavailable):  # nothing was stored
             stored = self._read_from_disk(partition_id)
         self.raise_if_closed()  # otherwise shards in memory may be missing
-        return [*kept, *itertools.chain(*stored)], lambda: self._free(partition_id)
+        return [*in_memory, *itertools.chain(*stored)], lambda: self._free(partition_id)
 
     def _free(self, block: Block) -> None:
         """Free the shards of a block that has been assembled."""
-        if not self.spec.lasting and block in self._kept:
+        if not self.spec.lasting and block in self._in_memory:
             self._freed.add(block)
-            self._forget(self._kept.pop(block))
+            self._forget(self._in_memory.pop(block))
 
     def _forget(self, shards: list[Shard]) -> None:
         self._room.give_back(sum(values.nbytes for _, _, values in shards))
@@ -256,8 +291,8 @@ class RechunkRun(ArrayRechunkRun):
         try:
             await super().close()
         finally:
-            while self._kept:
-                self._forget(self._kept.popitem()[1])
+            while self._in_memory:
+                self._forget(self._in_memory.popitem()[1])
 
 
 def _copied(values: Array) -> Array:
@@ -338,14 +373,19 @@ class Spec(ArrayRechunkSpec):
         return state
 
     def create_run_on_worker(
-        self, run_id: int, span_id: str | None, worker_for: dict[Block, str], plugin: Any
+        self,
+        run_id: int,
+        span_id: str | None,
+        worker_for: dict[Block, str],
+        plugin: Any,
     ) -> RechunkRun:
         """Return the shuffle of a worker."""
-        worker, buffers = plugin.worker, _buffers.get(plugin)
+        worker = plugin.worker
+        buffers = _buffers.get(plugin)
         if buffers is None:
             buffers = _buffers[plugin] = _Buffers(plugin)
-        wanted = config.get("bigfft.exchange.shuffle-memory")
-        buffers.room.limit = buffers.most if wanted is None else min(wanted, buffers.most)
+        limit = config.get("bigfft.exchange.shuffle-memory")
+        buffers.room.limit = buffers.most if limit is None else min(limit, buffers.most)
         folder = os.path.join(worker.local_directory, f"shuffle-{self.id}-{run_id}")
         try:
             return RechunkRun(
@@ -367,7 +407,12 @@ class Spec(ArrayRechunkSpec):
                 loop=worker.loop,
             )
         except OSError as error:  # the folder cannot be made
-            raise StorageError.of(Path(folder), error, 0, worker.address) from error
+            raise StorageError.of(
+                Path(folder),
+                error,
+                0,
+                worker.address,
+            ) from error
 
 
 def _addresses_able(scheduler: Any, task: Any) -> set[str]:
@@ -404,7 +449,9 @@ _probe()
 
 def schedulers_here() -> list[Scheduler]:
     """Return the schedulers that run in this process."""
-    return [one for one in list(Scheduler._instances) if one.status == Status.running]
+    return [
+        scheduler for scheduler in list(Scheduler._instances) if scheduler.status == Status.running
+    ]
 
 
 def on_scheduler() -> bool:
@@ -451,8 +498,20 @@ def barrier_task(shuffle: str, transfers: list[Any], **what: Any) -> Any:
         `targets`, `before`, `plan`, `number`, `output` and `width` of `Spec`.
     """
     disk = bool(dask.config.get("distributed.p2p.storage.disk", default=True))
-    spec = Spec(id=cast("Any", shuffle), disk=disk, new=(), old=(), **what)
-    return P2PBarrierTask(barrier_key(spec.id), barrier, shuffle, *transfers, spec=spec)
+    spec = Spec(
+        id=cast("Any", shuffle),
+        disk=disk,
+        new=(),
+        old=(),
+        **what,
+    )
+    return P2PBarrierTask(
+        barrier_key(spec.id),
+        barrier,
+        shuffle,
+        *transfers,
+        spec=spec,
+    )
 
 
 def barrier(shuffle: str, *sent: Mapping[str, Iterable[int]]) -> int:
@@ -484,7 +543,8 @@ def _plugin() -> Any:
 
 def transfer(shuffle: str, source: Block, pack: Pack) -> int:
     """Send the shards of a source block to their workers; return the number of the attempt."""
-    plugin, name = _plugin(), cast("Any", shuffle)
+    plugin = _plugin()
+    name = cast("Any", shuffle)
     with _storage_named(), handle_transfer_errors(name):
         run = _asked(lambda: plugin.get_or_create_shuffle(name))
         return int(run.add_partition(pack, partition_id=source))
@@ -500,7 +560,8 @@ def collect(
     Reschedule
         On any worker except the block's; the task is then sent there.
     """
-    plugin, name = _plugin(), cast("Any", shuffle)
+    plugin = _plugin()
+    name = cast("Any", shuffle)
     with _storage_named(), handle_unpack_errors(name):
         shards, free = _asked(lambda: plugin.get_output_partition(name, attempt, block))
         return {tuple(source): (values, checksum) for source, checksum, values in shards}, free

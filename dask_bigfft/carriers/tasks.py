@@ -46,8 +46,21 @@ class Tasks(Carrier):
             for source, values in zip(sources, stage.refs(sources), strict=True):
                 index = (*block, *source)
                 inputs = (stage.run, stage.number, block, source, values)
-                packed.append(stage.put(pack_name, index, pack_shard, *inputs))
-            self.add_block(stage, block, run_block_of_shards, sources, *packed)
+                packed.append(
+                    stage.put(
+                        pack_name,
+                        index,
+                        pack_shard,
+                        *inputs,
+                    )
+                )
+            self.add_block(
+                stage,
+                block,
+                run_block_of_shards,
+                sources,
+                *packed,
+            )
 
 
 # --- tasks ----------------------------------------------------------------------------------
@@ -63,13 +76,33 @@ def pack_shard(
 ) -> Array | tuple[Array, int]:
     """Return the packed shard of a source block for a target block; with checksum if verified."""
     started = time.perf_counter()
-    values = checked(run, number, source, values)
+    values = checked(
+        run,
+        number,
+        source,
+        values,
+    )
     dtype = np.dtype(run.exchange(number).dtype)
     new_table = new_table_on(gpus().home(values)) if is_on_gpu(values) else host_table
-    shard = pack(run.map(number), block, source, values, dtype, new_table)
+    shard = pack(
+        run.map(number),
+        block,
+        source,
+        values,
+        dtype,
+        new_table,
+    )
     shard_with_checksum: Array | tuple[Array, int] = shard
     if run.plan.verify == "checksum":
-        shard_with_checksum = shard, shard_checksum(shard, number, source, block)
+        shard_with_checksum = (
+            shard,
+            shard_checksum(
+                shard,
+                number,
+                source,
+                block,
+            ),
+        )
     emit("pack", nbytes=shard.nbytes, seconds=time.perf_counter() - started)
     return shard_with_checksum
 
@@ -85,7 +118,13 @@ def run_block_of_shards(
 ) -> Array:
     """Return a block assembled from packed shards, after its round."""
     shards = dict(zip(sources, packed, strict=True))
-    return put_together(run, number, block, shards, filters)
+    return put_together(
+        run,
+        number,
+        block,
+        shards,
+        filters,
+    )
 
 
 def put_together(
@@ -104,8 +143,19 @@ def put_together(
     arrays = {}
     for source, shard in shards.items():
         arrays[source] = shard[0] if isinstance(shard, tuple) else shard
-    view = functools.partial(run.view, number, block, arrays.__getitem__, packed=True)
-    return run.finish(number, block, view, filters)
+    view = functools.partial(
+        run.view,
+        number,
+        block,
+        arrays.__getitem__,
+        packed=True,
+    )
+    return run.finish(
+        number,
+        block,
+        view,
+        filters,
+    )
 
 
 def _compare_checksums(
@@ -113,7 +163,12 @@ def _compare_checksums(
 ) -> None:
     """Raise if a shard is not what was packed."""
     for source, (shard, packed_checksum) in shards.items():
-        checksum = shard_checksum(shard, number, source, block)
+        checksum = shard_checksum(
+            shard,
+            number,
+            source,
+            block,
+        )
         if checksum != int(packed_checksum):
             emit("mismatch", nbytes=shard.nbytes)
             raise VerificationError(

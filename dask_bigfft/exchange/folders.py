@@ -14,12 +14,17 @@ from dask_bigfft.files import check_free_space, sync_path
 #: Bytes kept free for records and folders.
 MARGIN = 1 << 20
 
-#: Prefix of the names of temporary folders, and name of their lock file.
-PREFIX, LOCK = "bigfft-", "lock"
+#: Prefix of the names of temporary folders.
+PREFIX = "bigfft-"
 
-#: Prefix of the names of folders for new records of a life of a run, and of folders that are being
-#: deleted.
-LIFE, ENDED = "life-", "ended-"
+#: Name of the lock file of a temporary folder.
+LOCK = "lock"
+
+#: Prefix of the names of folders for new records of a life of a run.
+LIFE = "life-"
+
+#: Prefix of the names of folders that are being deleted.
+ENDED = "ended-"
 
 
 def lock_file(handle: int) -> None:
@@ -41,7 +46,13 @@ def _opened_and_locked(path: Path, flags: int, how: int) -> int:
 def check_scratch_space(directory: Path, needed: int) -> None:
     """Raise an error if the disk of a directory has too little free space for scratch files."""
     advice = "; choose a larger disk (bigfft.scratch.directory, or a run's scratch folder)"
-    check_free_space(directory, needed + MARGIN, "scratch files take", advice, ScratchError)
+    check_free_space(
+        directory,
+        needed + MARGIN,
+        "scratch files take",
+        advice,
+        ScratchError,
+    )
 
 
 def lock_folder(folder: Path) -> int | None:

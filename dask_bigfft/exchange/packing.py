@@ -32,7 +32,12 @@ def shard_sizes(exchange: ExchangeMap, block: Block) -> Ints:
     return total
 
 
-def shard_checksum(shard: Array, number: int, source: Block, block: Block) -> int:
+def shard_checksum(
+    shard: Array,
+    number: int,
+    source: Block,
+    block: Block,
+) -> int:
     """Return the checksum of a shard and its indices, so that exchanged shards are noticed.
 
     Parameters
@@ -44,8 +49,8 @@ def shard_checksum(shard: Array, number: int, source: Block, block: Block) -> in
     source, block : tuple of int
         Indices of the source block and the target block.
     """
-    known = np.array([number, *source, *block], np.int64)
-    return (checksum(shard) + NAMES * checksum(known)) % (1 << 64)
+    indices = np.array([number, *source, *block], np.int64)
+    return (checksum(shard) + NAMES * checksum(indices)) % (1 << 64)
 
 
 def packed(
@@ -85,25 +90,41 @@ def packed(
     used: dict[Block, int] = {}
     copies = []
     for axes, conjugate in exchange.pieces(targets, source):
-        product = Product(exchange, axes, conjugate, other=1)
+        product = Product(
+            exchange,
+            axes,
+            conjugate,
+            other=1,
+        )
         sources = product.places(0, np.array([values.strides], np.int64))
         copies.append((product, sources, product.in_packed(used)))
     owners: dict[Any, list[Block]] = {}
     for block in used:
         owners.setdefault(owner_of(block), []).append(block)
-    kept = packed_dtype(values.dtype, dtype)
+    shard_dtype = packed_dtype(values.dtype, dtype)
     for owner, blocks in owners.items():
         bounds = np.zeros(len(blocks) + 1, np.int64)
         np.cumsum([-(-used[block] // unit) * unit for block in blocks], out=bounds[1:])
-        table = new_table(int(bounds[-1]), kept)
+        table = new_table(int(bounds[-1]), shard_dtype)
         begins = dict(zip(blocks, bounds.tolist(), strict=False))
         for product, sources, (starts, steps) in copies:
-            base = np.array([begins.get(b, -1) for b in product.blocks], np.int64)[product.which]
-            mine, none = np.flatnonzero(base >= 0), np.zeros(len(base), np.int64)
-            if len(mine):
-                places = (starts + base) * kept.itemsize, steps * kept.itemsize
-                rows = Segments(product.counts, *sources, *places, none, product.conjugate)
-                table.extend([values], none[mine], rows.taken(mine))
+            begins_of_blocks = np.array([begins.get(b, -1) for b in product.blocks], np.int64)
+            base = begins_of_blocks[product.which]
+            rows_of_owner = np.flatnonzero(base >= 0)
+            if not len(rows_of_owner):
+                continue
+            zeros = np.zeros(len(base), np.int64)
+            source_starts, source_steps = sources
+            rows = Segments(
+                product.counts,
+                source_starts,
+                source_steps,
+                (starts + base) * shard_dtype.itemsize,
+                steps * shard_dtype.itemsize,
+                zeros,
+                product.conjugate,
+            )
+            table.extend([values], zeros[rows_of_owner], rows.taken(rows_of_owner))
         table.run()
         yield owner, np.array(blocks, np.int64), bounds, table.target
 
@@ -153,7 +174,11 @@ class IncrementalGather:
     """
 
     def __init__(
-        self, exchange: ExchangeMap, block: Block, dtype: np.dtype[Any], shard_dtype: np.dtype[Any]
+        self,
+        exchange: ExchangeMap,
+        block: Block,
+        dtype: np.dtype[Any],
+        shard_dtype: np.dtype[Any],
     ) -> None:
         self.values = fresh_block(exchange, block, dtype)
         used: dict[Block, int] = {}
@@ -167,12 +192,17 @@ class IncrementalGather:
         """Copy shards into the block; several threads may do so with different shards."""
         table = CopyTable(self.values)
         for product, rows in self._copies:
-            found = {i: shards[block] for i, block in enumerate(product.blocks) if block in shards}
-            numbers = np.array(list(found), np.int64)
-            mine = np.flatnonzero(np.isin(product.which, numbers))
-            if len(mine):
-                which = np.searchsorted(numbers, product.which[mine])
-                table.extend(list(found.values()), which, rows.taken(mine))
+            numbers = []
+            sources = []
+            for number, block in enumerate(product.blocks):
+                if block in shards:
+                    numbers.append(number)
+                    sources.append(shards[block])
+            positions = np.array(numbers, np.int64)
+            rows_of_shards = np.flatnonzero(np.isin(product.which, positions))
+            if len(rows_of_shards):
+                which = np.searchsorted(positions, product.which[rows_of_shards])
+                table.extend(sources, which, rows.taken(rows_of_shards))
         with measured("gather", sum(shard.nbytes for shard in shards.values())):
             table.run()
 

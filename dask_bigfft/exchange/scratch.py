@@ -56,18 +56,23 @@ def block_name(block: Sequence[int]) -> str:
     return ".".join(map(str, block))
 
 
-def digest_of(found: Mapping[str, Any]) -> str:
+def digest_of(record: Mapping[str, Any]) -> str:
     """Return the digest of a record without its key `DIGEST`."""
-    kept = {name: value for name, value in found.items() if name != DIGEST}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+    contents = {name: value for name, value in record.items() if name != DIGEST}
+    return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def put_record(path: Path, fresh: Path, found: Mapping[str, Any], root: Path | None) -> None:
+def put_record(
+    path: Path,
+    fresh: Path,
+    record: Mapping[str, Any],
+    root: Path | None,
+) -> None:
     """Write a record to a fresh file and move it to its place, in one step.
 
     With a `root` the record is then on the disk, with the names of all folders below the root.
     """
-    text = json.dumps({**found, DIGEST: digest_of(found)}).encode()
+    text = json.dumps({**record, DIGEST: digest_of(record)}).encode()
     flags = os.O_WRONLY | os.O_CREAT
     with opened_file(fresh, flags, direct=False) as file, named(fresh, len(text), len(text)):
         try:
@@ -94,12 +99,13 @@ def read_record(path: Path, run: str = "") -> dict[str, Any] | None:
         Digest of the run to which it has to belong; empty for any.
     """
     try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
-        whole = _record_name(found["block"]) == path.name and found[DIGEST] == digest_of(found)
+        record: dict[str, Any] = json.loads(path.read_bytes())
+        is_intact = _record_name(record["block"]) == path.name
+        is_intact = is_intact and record[DIGEST] == digest_of(record)
     # missing, or damaged by a loss of power
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return found if whole and run in ("", found.get("run")) else None
+    return record if is_intact and run in ("", record.get("run")) else None
 
 
 def _record_name(block: Sequence[int]) -> str:
@@ -108,8 +114,12 @@ def _record_name(block: Sequence[int]) -> str:
 
 def records(folder: Path, exchange: str, run: str = "") -> dict[Block, dict[str, Any]]:
     """Return the records of an exchange, or of the result (`RESULT`), by their blocks."""
-    found = (read_record(path, run) for path in (folder / exchange).glob("done-*.json"))
-    return {tuple(record["block"]): record for record in found if record is not None}
+    by_block = {}
+    for path in (folder / exchange).glob("done-*.json"):
+        record = read_record(path, run)
+        if record is not None:
+            by_block[tuple(record["block"])] = record
+    return by_block
 
 
 @contextlib.contextmanager
@@ -138,12 +148,18 @@ def reserve(handle: int, path: Path, total: int) -> None:
         preallocate(handle, total)
 
 
-def fill(file: File, path: Path, out: Array, begin: int) -> None:
+def fill(
+    file: File,
+    path: Path,
+    out: Array,
+    begin: int,
+) -> None:
     """Read bytes of a file into all of `out`."""
     with named(path):
-        done = file.read(out, begin)
-    if done < len(out):
-        raise ScratchError(errno.EIO, f"the file ends {len(out) - done} bytes early", str(path))
+        read_nbytes = file.read(out, begin)
+    if read_nbytes < len(out):
+        text = f"the file ends {len(out) - read_nbytes} bytes early"
+        raise ScratchError(errno.EIO, text, str(path))
 
 
 @contextlib.contextmanager
@@ -158,7 +174,12 @@ def named(path: Path, total: int = 0, missing: int = 0) -> Iterator[None]:
     except ScratchError:
         raise
     except OSError as error:
-        text = explained(path, error, missing, f"a scratch file of {format_bytes(total)}")
+        text = explained(
+            path,
+            error,
+            missing,
+            f"a scratch file of {format_bytes(total)}",
+        )
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             text = f"{text}: scratch files cannot be written here; set bigfft.scratch.directory"
         elif error.errno == errno.ENOENT and path.parent.name.startswith(LIFE):
@@ -166,9 +187,12 @@ def named(path: Path, total: int = 0, missing: int = 0) -> Iterator[None]:
         raise ScratchError(error.errno or errno.EIO, text, str(path)) from error
 
 
-#: Maximum number of bytes of whole shards in one read, and of all reads of a task in progress if
-#: their memory is only needed until the shards are copied.
-READ_BYTES, UNDER_WAY = 8 << 20, 16 << 20
+#: Maximum number of bytes of whole shards in one read.
+READ_BYTES = 8 << 20
+
+#: Maximum number of bytes of all reads of a task in progress, if their memory is only needed until
+#: the shards are copied.
+UNDER_WAY = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -218,9 +242,17 @@ class Scratch:
     """
 
     def __init__(
-        self, folder: Path, sync: bool, kept: bool, handle: int | None = None, life: str = ""
+        self,
+        folder: Path,
+        sync: bool,
+        kept: bool,
+        handle: int | None = None,
+        life: str = "",
     ) -> None:
-        self.folder, self.sync, self.kept, self.life = folder, sync, kept, life
+        self.folder = folder
+        self.sync = sync
+        self.kept = kept
+        self.life = life
         self._handle = handle
         self._end: Any = weakref.finalize(self, folders.unlock_folder, handle)
 
@@ -230,7 +262,12 @@ class Scratch:
     def own(self) -> None:
         """Delete the folder with this object, or with the last one that holds it."""
         if self._handle is not None and self._end.detach() is not None:
-            self._end = weakref.finalize(self, folders.leave_folder, self.folder, self._handle)
+            self._end = weakref.finalize(
+                self,
+                folders.leave_folder,
+                self.folder,
+                self._handle,
+            )
 
     def close(self) -> None:
         """Release the folder; delete it if this object owns it and no other one holds it."""
@@ -242,7 +279,13 @@ class Scratch:
 
     # --- shards
 
-    def write(self, whole: ShardFile, begin: int, shard: Array, nbytes: int | None = None) -> int:
+    def write(
+        self,
+        whole: ShardFile,
+        begin: int,
+        shard: Array,
+        nbytes: int | None = None,
+    ) -> int:
         """Write a shard to its place in the target block's file; return its checksum.
 
         Parameters
@@ -257,7 +300,8 @@ class Scratch:
             Number of bytes without the padding.
         """
         started = time.perf_counter()
-        path, total = self.path(whole.exchange, whole.target), whole.nbytes
+        path = self.path(whole.exchange, whole.target)
+        total = whole.nbytes
         data = shard.reshape(-1).view(np.uint8)
         values = data if nbytes is None else data[:nbytes]
         data[len(values) :] = 0
@@ -268,11 +312,20 @@ class Scratch:
                 if self.sync:
                     os.fsync(file.handle)
         seconds = time.perf_counter() - started
-        emit("scratch_write", index=whole.number + 1, nbytes=len(values), seconds=seconds)
+        emit(
+            "scratch_write",
+            index=whole.number + 1,
+            nbytes=len(values),
+            seconds=seconds,
+        )
         return checksum(values)
 
     def read(
-        self, whole: ShardFile, parts: Sequence[Part], room: Room, take: Take | None = None
+        self,
+        whole: ShardFile,
+        parts: Sequence[Part],
+        room: Room,
+        take: Take | None = None,
     ) -> None:
         """Read the file of a target block, once and in order, and compare all checksums.
 
@@ -298,13 +351,21 @@ class Scratch:
         if not parts:
             return
         started = time.perf_counter()
-        path, batches = self.path(whole.exchange, whole.target), list(_batches(parts))
+        path = self.path(whole.exchange, whole.target)
+        batches = list(_batches(parts))
         few = max(2, UNDER_WAY // max(1, *map(_nbytes, batches)))
         turns = threading.Semaphore(len(batches) if take is None else few)
 
         def read(file: File, some: Sequence[Part]) -> Mismatches:
             try:
-                return _read_some(file, path, whole, some, room, take)
+                return _read_some(
+                    file,
+                    path,
+                    whole,
+                    some,
+                    room,
+                    take,
+                )
             finally:
                 turns.release()
 
@@ -313,19 +374,35 @@ class Scratch:
                 for some in batches:
                     turns.acquire()
                     calls.start(_nbytes(some), partial(read, file, some))
-                bad = [found for result in calls.results() for found in result]
+                mismatches = [mismatch for batch in calls.results() for mismatch in batch]
         except ScratchError as error:
             if error.errno not in (errno.ENOENT, errno.EIO):
                 raise
-            raise _damaged(path, whole, parts, error.strerror or "", error.errno) from error
-        if bad:
-            part, found = bad[0]
+            raise _damaged(
+                path,
+                whole,
+                parts,
+                error.strerror or "",
+                error.errno,
+            ) from error
+        if mismatches:
+            part, read_checksum = mismatches[0]
             text = f"the shard of block {part.source} is not what was written (checksum "
-            text += f"{found:016x}, not {part.checksum:016x})"
-            raise _damaged(path, whole, [part for part, _ in bad], text)
+            text += f"{read_checksum:016x}, not {part.checksum:016x})"
+            raise _damaged(
+                path,
+                whole,
+                [part for part, _ in mismatches],
+                text,
+            )
         seconds = time.perf_counter() - started
         nbytes = sum(part.nbytes for part in parts)
-        emit("scratch_read", index=whole.number + 1, nbytes=nbytes, seconds=seconds)
+        emit(
+            "scratch_read",
+            index=whole.number + 1,
+            nbytes=nbytes,
+            seconds=seconds,
+        )
 
     def free(self, exchange: str, target: Block) -> None:
         """Delete the file of a target block."""
@@ -347,7 +424,12 @@ class Scratch:
         fresh = place / f"{path.name}.{uuid.uuid4().hex}"
         make_folder(path.parent)
         root = self.folder if self.sync else None
-        put_record(path, fresh, {"block": block, **what, "run": run_of(self.life)}, root)
+        put_record(
+            path,
+            fresh,
+            {"block": block, **what, "run": run_of(self.life)},
+            root,
+        )
 
     def recorded(self, exchange: str, block: Block) -> dict[str, Any] | None:
         """Return the record of a block; None if its work is not done."""
@@ -361,7 +443,11 @@ class Scratch:
         return self.folder / exchange / _record_name(block)
 
     def record_shards(
-        self, exchange: str, source: Block, targets: Sequence[Block], checksums: Array
+        self,
+        exchange: str,
+        source: Block,
+        targets: Sequence[Block],
+        checksums: Array,
     ) -> None:
         """Record that all shards of a source block are written."""
         shards = dict(zip(map(block_name, targets), checksums.tolist(), strict=True))
@@ -372,8 +458,8 @@ class Scratch:
     ) -> Array | None:
         """Return the checksums of a source block's shards, or None if they are not all written."""
         shards = (self.recorded(exchange, source) or {}).get("shards", {})
-        found = [shards.get(block_name(target)) for target in targets]
-        return None if None in found else np.array(found, np.uint64)
+        checksums = [shards.get(block_name(target)) for target in targets]
+        return None if None in checksums else np.array(checksums, np.uint64)
 
 
 def _nbytes(some: Sequence[Part]) -> int:
@@ -394,44 +480,77 @@ def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 
 def _read_some(
-    file: File, path: Path, whole: ShardFile, some: Sequence[Part], room: Room, take: Take | None
+    file: File,
+    path: Path,
+    whole: ShardFile,
+    some: Sequence[Part],
+    room: Room,
+    take: Take | None,
 ) -> Mismatches:
     """Read neighbouring parts and pass them to `take`; return parts that do not match twice.
 
     The result includes the wrong checksums.
     """
-    bad = []
-    first, end = some[0].begin, some[-1].begin + some[-1].nbytes
+    mismatches = []
+    first = some[0].begin
+    end = some[-1].begin + some[-1].nbytes
     end = min(whole.nbytes, rounded_up(end)) if first == rounded_up(first) else end
     out = room(first, end)
-    fill(file, path, out, first)
+    fill(
+        file,
+        path,
+        out,
+        first,
+    )
     for part in some:
         values = out[part.begin - first : part.begin - first + part.nbytes]
         if checksum(values) == part.checksum:
             continue
         emit("mismatch", index=whole.number + 1, nbytes=part.nbytes)
-        fill(file, path, values, part.begin)
-        if (found := checksum(values)) != part.checksum:
-            bad.append((part, found))
-    if take is not None and not bad:
+        fill(
+            file,
+            path,
+            values,
+            part.begin,
+        )
+        read_checksum = checksum(values)
+        if read_checksum != part.checksum:
+            mismatches.append((part, read_checksum))
+    if take is not None and not mismatches:
         take(some, out)
-    return bad
+    return mismatches
 
 
 def _damaged(
-    path: Path, whole: ShardFile, parts: Sequence[Part], text: str, code: int = errno.EIO
+    path: Path,
+    whole: ShardFile,
+    parts: Sequence[Part],
+    text: str,
+    code: int = errno.EIO,
 ) -> DamagedShardError:
     rest = "a run from file to file repeats the work, other computations have to start over"
     error = DamagedShardError(code, f"{text}; {rest}", str(path))
-    error.exchange, error.number = whole.exchange, whole.number
+    error.exchange = whole.exchange
+    error.number = whole.number
     error.sources = tuple(part.source for part in parts)
     return error
 
 
-def _arrived(folder: Path, sync: bool, kept: bool, life: str) -> Scratch:
+def _arrived(
+    folder: Path,
+    sync: bool,
+    kept: bool,
+    life: str,
+) -> Scratch:
     """Return the scratch folder in a process that has received it."""
     handle = None if kept else folders.hold_folder(folder, make=False)
-    return Scratch(folder, sync, kept, handle, life)
+    return Scratch(
+        folder,
+        sync,
+        kept,
+        handle,
+        life,
+    )
 
 
 @dataclass(frozen=True)
@@ -499,13 +618,23 @@ def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
     directory = Path(place.directory)
     make_folder(directory)
     if place.kept:
-        return Scratch(directory, place.sync, kept=True, life=place.life)
+        return Scratch(
+            directory,
+            place.sync,
+            kept=True,
+            life=place.life,
+        )
     folders.remove_abandoned(directory)
     folder = directory / f"{PREFIX}{place.name}"
     if not shared:
         folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex[:8]}")
     folders.check_scratch_space(directory, place.needed)
     with named(folder):
-        scratch = Scratch(folder, place.sync, False, folders.hold_folder(folder, make=True))
+        scratch = Scratch(
+            folder,
+            place.sync,
+            False,
+            folders.hold_folder(folder, make=True),
+        )
     scratch.own()
     return scratch

@@ -52,7 +52,11 @@ class AxisPieces:
     """
 
     def __init__(
-        self, source: AxisLayout, target: AxisLayout, image: str | None = None, length: int = 0
+        self,
+        source: AxisLayout,
+        target: AxisLayout,
+        image: str | None = None,
+        length: int = 0,
     ) -> None:
         self.source = source
         self.target = target
@@ -128,7 +132,12 @@ class ExchangeMap:
         if mirror is not None:
             kinds = {mirror.axis: "half"} | dict.fromkeys(mirror.others, "full")
             reflected = tuple(
-                AxisPieces(before, after, kinds.get(axis), mirror.length)
+                AxisPieces(
+                    before,
+                    after,
+                    kinds.get(axis),
+                    mirror.length,
+                )
                 for axis, (before, after) in enumerate(pairs)
             )
             self.images.append((reflected, True))
@@ -144,7 +153,14 @@ class ExchangeMap:
         """
         sources = [None] * len(self.direct) if source is None else source
         for axes, conjugate in self.images:
-            pieces = tuple(map(AxisPieces.into, axes, targets, sources))
+            pieces = tuple(
+                map(
+                    AxisPieces.into,
+                    axes,
+                    targets,
+                    sources,
+                )
+            )
             if all(map(len, pieces)):
                 yield pieces, conjugate
 
@@ -216,7 +232,11 @@ class Product:
     """
 
     def __init__(
-        self, exchange: ExchangeMap, axes: tuple[Pieces, ...], conjugate: bool, other: int = 0
+        self,
+        exchange: ExchangeMap,
+        axes: tuple[Pieces, ...],
+        conjugate: bool,
+        other: int = 0,
     ) -> None:
         self.exchange = exchange
         self.axes = axes
@@ -282,7 +302,12 @@ class Product:
         starts = np.zeros(len(self.which), np.int64)
         steps = []
         dims_of_axes = self.exchange.target_dims if side else self.exchange.source_dims
-        for pieces, rows, first in zip(self.axes, self.chosen, firsts(dims_of_axes), strict=True):
+        for pieces, rows, first in zip(
+            self.axes,
+            self.chosen,
+            firsts(dims_of_axes),
+            strict=True,
+        ):
             own = pieces.sides[side]
             axis_strides = strides[:, first : first + own.starts.shape[1]]
             starts += (own.starts[rows] * axis_strides).sum(axis=1)

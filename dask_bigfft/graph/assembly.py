@@ -49,11 +49,26 @@ def assembled(blocks: Any, token: str, chunks: Chunks) -> Any:
     shape = tuple(map(sum, chunks))
     cuts = slices_from_chunks(chunks)
     if current_worker() is not None:
-        return _copied(arrays, cuts, shape, threads=1)
-    whole = whole_result(token, arrays, cuts, shape)
+        return _copied(
+            arrays,
+            cuts,
+            shape,
+            threads=1,
+        )
+    whole = whole_result(
+        token,
+        arrays,
+        cuts,
+        shape,
+    )
     if whole is not None:
         return whole
-    return _copied(arrays, cuts, shape, threads=task_threads())
+    return _copied(
+        arrays,
+        cuts,
+        shape,
+        threads=task_threads(),
+    )
 
 
 def _are_plain(arrays: Sequence[Any], chunks: Chunks) -> bool:

@@ -80,12 +80,27 @@ class Builder:
         plan = operand.plan
         names = Names(self.names[operand.number].token, f"filter{operand.axis}_")
         names_of_exchanges = [names] * len(plan.exchanges)
-        carrier = carrier_of(self.carrier.name, plan, names_of_exchanges, self.carrier.is_named)
-        builder = Builder(self.graph, plan, names_of_exchanges, carrier)
+        carrier = carrier_of(
+            self.carrier.name,
+            plan,
+            names_of_exchanges,
+            self.carrier.is_named,
+        )
+        builder = Builder(
+            self.graph,
+            plan,
+            names_of_exchanges,
+            carrier,
+        )
         carrier.add_plan(self.graph, PlanRun(plan, f"{names.token}-filter{operand.axis}"))
         first = builder.stage(0, source_name="")
         for block in plan.source.indices():
-            carrier.add_block(first, block, generate_filter, operand.values)
+            carrier.add_block(
+                first,
+                block,
+                generate_filter,
+                operand.values,
+            )
         name = first.name
         for number in range(1, len(plan.exchanges)):
             name = carrier.add(builder.stage(number, name))
@@ -176,7 +191,12 @@ def build_graph(
     if known is not None and shared_rounds:
         known_key = names[0]("plan")
         graph[known_key] = DataNode(known_key, PlanRun(known.plan, known.token))
-    builder = Builder(graph, fitted_plan, names, carrier)
+    builder = Builder(
+        graph,
+        fitted_plan,
+        names,
+        carrier,
+    )
     for operand in fitted_plan.operands:
         builder.add_operand(operand)
     builder.add_plan(token, source_name)
@@ -191,4 +211,11 @@ def _with_plan_in_task(graph: Graph) -> Graph:
     node, task = graph.values()
     if not isinstance(node, DataNode) or not isinstance(task, Task):
         return graph
-    return {task.key: Task(task.key, task.func, node.value, *task.args[1:])}
+    return {
+        task.key: Task(
+            task.key,
+            task.func,
+            node.value,
+            *task.args[1:],
+        )
+    }

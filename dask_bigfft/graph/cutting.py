@@ -74,12 +74,27 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
         source = (x.name, *old_block)
         key = (name, *block)
         keys_of_source.setdefault(source, []).append(key)
-        graph[key] = Task(key, _part, TaskRef(source), slices)
+        graph[key] = Task(
+            key,
+            _part,
+            TaskRef(source),
+            slices,
+        )
     for keys in keys_of_source.values():
         last = keys.pop()
-        graph[last] = Task(last, _part, *graph[last].args, *map(TaskRef, keys))
+        graph[last] = Task(
+            last,
+            _part,
+            *graph[last].args,
+            *map(TaskRef, keys),
+        )
     layers = HighLevelGraph.from_collections(name, graph, dependencies=cast("Any", [x]))
-    return da.Array(layers, name, chunks=chunks, meta=x._meta)
+    return da.Array(
+        layers,
+        name,
+        chunks=chunks,
+        meta=x._meta,
+    )
 
 
 def _part(block: Any, cut: tuple[slice, ...], *_: Any) -> Any:

@@ -104,7 +104,11 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
     plan: Any
 
     def __init__(
-        self, recipe: TransformRecipe, token: str, source: str, known: Known | None = None
+        self,
+        recipe: TransformRecipe,
+        token: str,
+        source: str,
+        known: Known | None = None,
     ) -> None:
         super().__init__()
         self.recipe = recipe
@@ -238,7 +242,13 @@ def transformed_array(
     """
     if plan.incoming is not None or plan.outgoing is not None:
         merged = rechunked(x, plan.core.chunks_in)
-        core = transformed_array(merged, plan.core, carrier, known, place)
+        core = transformed_array(
+            merged,
+            plan.core,
+            carrier,
+            known,
+            place,
+        )
         return cut_blocks(core, plan.chunks)
     blocks_on_gpus = is_on_gpu(x._meta)
     carrier = requested_carrier(carrier, plan, blocks_on_gpus)
@@ -250,15 +260,40 @@ def transformed_array(
             x = cut_blocks(x, plan.chunks_in)
     if carrier == "disk" and place is None:
         place = scratch_place(plan)
-    recipe = TransformRecipe(plan, carrier, place=place, cuts=cuts)
+    recipe = TransformRecipe(
+        plan,
+        carrier,
+        place=place,
+        cuts=cuts,
+    )
     if ARRAY_EXPRESSIONS:
         return expression_array(x, recipe)
-    token = tokenize(x.name, plan, carrier, *_attempt(place))
+    token = tokenize(
+        x.name,
+        plan,
+        carrier,
+        *_attempt(place),
+    )
     name = recipe.name(token)
-    layer = PlanLayer(recipe, token, x.name, known)
+    layer = PlanLayer(
+        recipe,
+        token,
+        x.name,
+        known,
+    )
     graph = HighLevelGraph.from_collections(name, layer, dependencies=cast("Any", [x]))
-    array = da.Array(graph, name, chunks=plan.chunks, meta=recipe.meta(x._meta))
-    return finished_by(array, assembled, token, plan.chunks)
+    array = da.Array(
+        graph,
+        name,
+        chunks=plan.chunks,
+        meta=recipe.meta(x._meta),
+    )
+    return finished_by(
+        array,
+        assembled,
+        token,
+        plan.chunks,
+    )
 
 
 @dataclass(frozen=True)
@@ -295,7 +330,12 @@ def origin(x: da.Array) -> Origin | None:
     source_and_recipe = recipe_of(x)
     if source_and_recipe is not None:
         source, recipe = source_and_recipe
-        return Origin(source, recipe.plan, recipe.carrier, None)
+        return Origin(
+            source,
+            recipe.plan,
+            recipe.carrier,
+            None,
+        )
     graph = x.dask
     layer = graph.layers.get(x.name) if isinstance(graph, HighLevelGraph) else None
     if not isinstance(layer, PlanLayer):
@@ -307,9 +347,20 @@ def origin(x: da.Array) -> Origin | None:
     del edges[x.name]
     chunks = tuple(axis.groups[0].chunks for axis in plan.source.axes)
     meta = np.empty_like(x._meta, np.dtype(plan.spec.dtype), shape=(0,) * len(chunks))
-    array = da.Array(HighLevelGraph(layers, edges), layer.source, chunks, meta=meta)
+    array = da.Array(
+        HighLevelGraph(layers, edges),
+        layer.source,
+        chunks,
+        meta=meta,
+    )
     known = layer.known or Known(plan, layer.token)
-    return Origin(array, plan, layer.recipe.carrier, known, layer)
+    return Origin(
+        array,
+        plan,
+        layer.recipe.carrier,
+        known,
+        layer,
+    )
 
 
 def uncut(x: da.Array) -> da.Array:
@@ -336,7 +387,12 @@ def _nearest_result(x: da.Array) -> da.Array | None:
         if len(before) != 1:
             return None
         (name,) = before
-    return da.Array(graph, name, layer.plan.chunks, meta=layer.recipe.meta(x._meta))
+    return da.Array(
+        graph,
+        name,
+        layer.plan.chunks,
+        meta=layer.recipe.meta(x._meta),
+    )
 
 
 def plan_token(x: da.Array) -> str:

@@ -198,7 +198,7 @@ def test_shards_wait_in_memory_as_far_as_there_is_room(
     async def noted(self: Any, *arguments: Any, **named: Any) -> None:
         await take(self, *arguments, **named)
         assert all(room.nbytes <= room.limit for room in rooms())
-        for block, queue in list(self._kept.items()):
+        for block, queue in list(self._in_memory.items()):
             owners.extend((memory_of(values), (id(self), block)) for _, _, values in list(queue))
 
     def counted(self: Any, *arguments: Any) -> None:

@@ -92,15 +92,16 @@ class Inside(Shared):
             )
             rounds = []
             for block in targets:
-                inputs = (stage.run, stage.number, block, handle)
-                rounds.append(
-                    stage.put(
-                        stage.name,
-                        block,
-                        run_inside,
-                        *inputs,
-                    )
+                task = stage.put(
+                    stage.name,
+                    block,
+                    run_inside,
+                    stage.run,
+                    stage.number,
+                    block,
+                    handle,
                 )
+                rounds.append(task)
             all_settled = stage.put(
                 f"{name_after}-all",
                 group,

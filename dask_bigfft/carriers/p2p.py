@@ -135,7 +135,7 @@ class Shuffles:
         shuffles = self.by_group.values()
         all_used = all((axis.of_source >= 0).all() for axis in axes)
         #: Whether the tasks of the preceding round send its blocks.
-        self.sent_by_round = may_send and all_used and all(one.travels for one in shuffles)
+        self.sent_by_round = may_send and all_used and all(s.travels for s in shuffles)
         mark = "1-" if self.sent_by_round else ""
         for shuffle in shuffles:
             place = f"{names.part}{number + 1}-{mark}"
@@ -302,16 +302,17 @@ class P2P(Tasks):
         """Add the tasks that send the source blocks of a shuffle."""
         pack_name = stage.names("pack", stage.number)
         for block in shuffle.sources:
-            values = block_ref(stage.source_name, block)
-            inputs = (stage.run, stage.number, block, shuffle.name, values)
-            shuffle.senders.append(
-                stage.put(
-                    pack_name,
-                    block,
-                    send_block,
-                    *inputs,
-                )
+            sender = stage.put(
+                pack_name,
+                block,
+                send_block,
+                stage.run,
+                stage.number,
+                block,
+                shuffle.name,
+                block_ref(stage.source_name, block),
             )
+            shuffle.senders.append(sender)
 
     def _add_shuffle(self, stage: Stage, shuffle: Shuffle) -> None:
         """Add the barrier of a shuffle, and the tasks that assemble its target blocks."""

@@ -303,7 +303,6 @@ def _run_in_buffer(
             filters,
             spent,
         )
-    own_view = BlockView.of(values, target=values)
     result = values
     if number + 1 == len(run.plan.exchanges):
         result = buffers.view_in(
@@ -315,21 +314,41 @@ def _run_in_buffer(
         buffers.advance(run.token, buffers.RESULT, (result,))
 
     def work() -> Array:
-        transformed = run.transformed(
+        _overwrite(
+            run,
             number,
             block,
-            lambda: own_view,
             filters,
-        )
-        if not buffers.is_view(transformed, values):
-            copy_array(values, transformed)
-        seconds = time.perf_counter() - started
-        emit(
-            "round",
-            block=block,
-            nbytes=values.nbytes,
-            seconds=seconds,
+            values,
+            started,
         )
         return result
 
     return buffer.once(number, block, work)
+
+
+def _overwrite(
+    run: PlanRun,
+    number: int,
+    block: Block,
+    filters: Filters,
+    values: Array,
+    started: float,
+) -> None:
+    """Overwrite a block by its round, which began at a time."""
+    view = BlockView.of(values, target=values)
+    transformed = run.transformed(
+        number,
+        block,
+        lambda: view,
+        filters,
+    )
+    if not buffers.is_view(transformed, values):
+        copy_array(values, transformed)
+    seconds = time.perf_counter() - started
+    emit(
+        "round",
+        block=block,
+        nbytes=values.nbytes,
+        seconds=seconds,
+    )

@@ -44,16 +44,17 @@ class Tasks(Carrier):
             sources = tuple(sorted(shards.sources(block)))
             packed = []
             for source, values in zip(sources, stage.refs(sources), strict=True):
-                index = (*block, *source)
-                inputs = (stage.run, stage.number, block, source, values)
-                packed.append(
-                    stage.put(
-                        pack_name,
-                        index,
-                        pack_shard,
-                        *inputs,
-                    )
+                shard = stage.put(
+                    pack_name,
+                    (*block, *source),
+                    pack_shard,
+                    stage.run,
+                    stage.number,
+                    block,
+                    source,
+                    values,
                 )
+                packed.append(shard)
             self.add_block(
                 stage,
                 block,

@@ -193,11 +193,12 @@ class Job:
         if len(rounds) < 2:
             return (self,)
         dtypes = [self.source, *[self.dtype] * (len(rounds) - 1), self.target]
-        found = [
-            Job(round_, self.block, *ends, settings=self.settings)
-            for round_, ends in zip(rounds, itertools.pairwise(dtypes), strict=True)
-        ]
-        return (replace(found[0], shards=self.shards, mirrored=self.mirrored), *found[1:])
+        jobs: list[Job] = []
+        for number, round_ in enumerate(rounds):
+            dtype, result_dtype = dtypes[number : number + 2]
+            jobs.append(Job(round_, self.block, dtype, result_dtype, settings=self.settings))
+        jobs[0] = replace(jobs[0], shards=self.shards, mirrored=self.mirrored)
+        return tuple(jobs)
 
 
 @lru_cache(maxsize=256)
@@ -234,9 +235,9 @@ class BlockTiles:
 
     def shape(self, number: int) -> Block:
         """Return the shape of the result of a pass."""
-        one = self.plan.passes[number]
+        tile_pass = self.plan.passes[number]
         if number < len(self.plan.passes) - 1:
-            return tuple(one.after[dim] for dim in one.order)
+            return tuple(tile_pass.after[dim] for dim in tile_pass.order)
         if self.job.window is None:
             return self.job.shapes[1]
         return tuple(high - low for low, high in self.job.window.bounds)
@@ -247,18 +248,18 @@ class BlockTiles:
         That holds for a pass that reorders dimensions, and for one that reads or writes half a
         spectrum while its digits have all of it.
         """
-        one = self.plan.passes[number]
+        tile_pass = self.plan.passes[number]
         digits = self.plan.digits
-        halves = ((self.job.round.steps[i].kind, j, len(digits[i]) - 1) for i, j in one.steps)
-        return one.reorders or any(
+        halves = ((self.job.round.steps[i].kind, j, len(digits[i]) - 1) for i, j in tile_pass.steps)
+        return tile_pass.reorders or any(
             last > 0 and (kind, j) in (("c2r", 0), ("r2c", last)) for kind, j, last in halves
         )
 
     def works(self, number: int) -> Iterator[TileWork]:
         """Yield the description of each tile in a pass."""
         common = self.passes[number]
-        if common.one.swap is not None:
-            return swaps(common.one, self.job.dtype)
+        if common.tile_pass.swap is not None:
+            return swaps(common.tile_pass, self.job.dtype)
         return self._works(common, common.cuts)
 
     def _works(
@@ -269,7 +270,7 @@ class BlockTiles:
 
     def extents(self, dim: int) -> list[int]:
         """Return the extent of the tiles of each pass along an untransformed dimension."""
-        return [common.one.tile[common.firsts[dim]] for common in self.passes]
+        return [common.tile_pass.tile[common.firsts[dim]] for common in self.passes]
 
     def within(self, dim: int, low: int, high: int, width: int) -> list[list[TileWork]]:
         """Return the descriptions of the tiles of a part of a block, for each pass.
@@ -283,14 +284,14 @@ class BlockTiles:
         width : int
             Largest width of a tile.
         """
-        found = []
+        works: list[list[TileWork]] = []
         for common, extent in zip(self.passes, self.extents(dim), strict=True):
             cuts = list(common.cuts)
             step = min(width, extent)
             lows = range(low, high, step)
             cuts[common.firsts[dim]] = [(at, min(at + step, high)) for at in lows]
-            found.append(list(self._works(common, cuts)))
-        return found
+            works.append(list(self._works(common, cuts)))
+        return works
 
     @property
     def ffts(self) -> frozenset[FFT]:
@@ -300,51 +301,55 @@ class BlockTiles:
 
 @lru_cache(maxsize=256)
 def _ffts(tiles: BlockTiles) -> frozenset[FFT]:
-    found: set[FFT] = set()
+    ffts: set[FFT] = set()
     for common in tiles.passes:
-        if common.one.swap is None:  # one tile of each shape
+        if common.tile_pass.swap is None:  # one tile of each shape
             cuts = [{high - low: (low, high) for low, high in c}.values() for c in common.cuts]
             for work in tiles._works(common, cuts):
-                found.update(c.op for c in work.computations if isinstance(c.op, FFT))
-    return frozenset(found)
+                ffts.update(c.op for c in work.computations if isinstance(c.op, FFT))
+    return frozenset(ffts)
 
 
-def _cuts(one: TilePass) -> list[list[tuple[int, int]]]:
+def _cuts(tile_pass: TilePass) -> list[list[tuple[int, int]]]:
     """Return the bounds of the tiles along each dimension of a pass."""
-    return [list(itertools.pairwise(itertools.accumulate(c, initial=0))) for c in one.chunks]
+    return [list(itertools.pairwise(itertools.accumulate(c, initial=0))) for c in tile_pass.chunks]
 
 
-def swaps(one: TilePass, dtype: str) -> Iterator[TileWork]:
+def swaps(tile_pass: TilePass, dtype: str) -> Iterator[TileWork]:
     """Yield the description of each pair of tiles to swap, or of a tile that is its own partner.
 
     ::
 
         tile (A, k2, B) --turned--> (B, k2, A)        tile (B, k2, A) --turned--> (A, k2, B)
     """
-    assert one.swap is not None
-    first, last = one.swap
-    order = list(range(len(one.view)))
-    view = HostView.of(one.view)
+    assert tile_pass.swap is not None
+    first, last = tile_pass.swap
+    order = list(range(len(tile_pass.view)))
+    view = HostView.of(tile_pass.view)
     order[first] = last
     order[last] = first
-    for box in itertools.product(*_cuts(one)):
+    for box in itertools.product(*_cuts(tile_pass)):
         if box[first] > box[last]:
             continue
-        here = tuple(itertools.starmap(slice, box))
-        there = tuple(here[dim] for dim in order)
+        first_part = tuple(itertools.starmap(slice, box))
+        second_part = tuple(first_part[dim] for dim in order)
         loads = []
         stores = []
-        done = []
+        computations = []
         # The first tile goes to free memory, the second one to the place of the first.
-        ways = ((here, there, 0, 2), (there, here, 1, 0))
-        for part, other, place, new_place in ways[: 1 + (here != there)]:
-            source = DeviceArray(place * one.places[0], shape_of(part), dtype)
-            target = DeviceArray(new_place * one.places[0], shape_of(other), dtype)
+        ways = ((first_part, second_part, 0, 2), (second_part, first_part, 1, 0))
+        for part, other, place, new_place in ways[: 1 + (first_part != second_part)]:
+            source = DeviceArray(place * tile_pass.places[0], shape_of(part), dtype)
+            target = DeviceArray(new_place * tile_pass.places[0], shape_of(other), dtype)
             loads.append((part, source))
             stores.append((other, target))
-            done.append(Computation(transposed(source.shape, tuple(order), dtype), source, target))
+            computations.append(
+                Computation(transposed(source.shape, tuple(order), dtype), source, target)
+            )
         ends = loads[0][1], stores[0][1]
-        yield TileWork(view, tuple(loads), ends[0], (), tuple(done), ends[1], view, tuple(stores))
+        yield TileWork(
+            view, tuple(loads), ends[0], (), tuple(computations), ends[1], view, tuple(stores)
+        )
 
 
 # --- one tile -------------------------------------------------------------------------------------
@@ -399,23 +404,23 @@ class _Pass:
     ) -> None:
         job = tiles.job
         plan = tiles.plan
-        self.one = plan.passes[number]
+        self.tile_pass = plan.passes[number]
         self.program = program
         self.firsts = first_dims
         self.operations = for_device(
             program,
-            self.one.order if self.one.reorders else (),
+            self.tile_pass.order if self.tile_pass.reorders else (),
             joins=tiles.joins,
         )
-        self.cuts = _cuts(self.one)
+        self.cuts = _cuts(self.tile_pass)
         self.window = job.window if number == len(plan.passes) - 1 else None
         lines: list[_Line] = []
         for step, digits in zip(job.round.steps, plan.digits, strict=True):
             lines.append(_Line(step, digits, first_dims[job.round.dim(step)]))
         #: Steps whose first digit is transformed, and steps whose last digit is transformed.
-        self.begun = [lines[i] for i, j in self.one.steps if j == 0]
-        self.ended = [lines[i] for i, j in self.one.steps if j == lines[i].last_number]
-        self.offsets = list(itertools.accumulate(self.one.places, initial=0))
+        self.begun = [lines[i] for i, j in self.tile_pass.steps if j == 0]
+        self.ended = [lines[i] for i, j in self.tile_pass.steps if j == lines[i].last_number]
+        self.offsets = list(itertools.accumulate(self.tile_pass.places, initial=0))
 
     def last_twiddle(self, line: _Line) -> Twiddle | None:
         """Return the twiddle that follows a step of the round."""
@@ -435,7 +440,7 @@ def _passes(tiles: BlockTiles) -> tuple[_Pass, ...]:
     round_ = tiles.job.round
     plan = tiles.plan
     first_dims = first_tile_dims(round_, plan.digits)
-    programs = programs_of(round_, plan.digits, tuple(one.steps for one in plan.passes))
+    programs = programs_of(round_, plan.digits, tuple(tile_pass.steps for tile_pass in plan.passes))
     passes: list[_Pass] = []
     for number, program in enumerate(programs):
         passes.append(_Pass(tiles, number, program, first_dims))
@@ -457,7 +462,7 @@ class _Tile:
 
     def __init__(self, tiles: BlockTiles, common: _Pass, box: Box) -> None:
         self.common = common
-        self.one = common.one
+        self.tile_pass = common.tile_pass
         self.round = tiles.job.round
         self.block = tiles.job.block
         self.dtype = tiles.job.dtype
@@ -485,10 +490,10 @@ class _Tile:
 
     def work(self) -> TileWork:
         """Return the description."""
-        one = self.one
+        tile_pass = self.tile_pass
         common = self.common
         source = self.now
-        loads, view = self._moves(one.view, self.part, common.begun, before=True)
+        loads, view = self._moves(tile_pass.view, self.part, common.begun, before=True)
         for operation in common.operations:
             if isinstance(operation, MemoryPass):
                 self._pass_over(operation)
@@ -497,12 +502,14 @@ class _Tile:
             else:
                 self._fft(operation)
         part: list[slice] = []
-        for dim in one.order:
-            is_whole = one.view[dim] != one.after[dim]
-            part.append(slice(0, one.after[dim]) if is_whole else self.part[dim])
-        shape = tuple(one.after[dim] for dim in one.order)
+        for dim in tile_pass.order:
+            is_whole = tile_pass.view[dim] != tile_pass.after[dim]
+            part.append(slice(0, tile_pass.after[dim]) if is_whole else self.part[dim])
+        shape = tuple(tile_pass.after[dim] for dim in tile_pass.order)
         stores, stored_view = self._moves(shape, tuple(part), common.ended, before=False)
-        scratch = DeviceArray(self.scratch, (source.size,), self.dtype) if one.mirrored else None
+        scratch = (
+            DeviceArray(self.scratch, (source.size,), self.dtype) if tile_pass.mirrored else None
+        )
         return TileWork(
             view=view,
             loads=loads,
@@ -538,7 +545,7 @@ class _Tile:
                 mirrored = list(self._mirrored(line, radices, part, before))
         if view is plain:
             return ((part, array),), view
-        moves = ((found, _part_of(array, found, part)) for found in view.parts(part))
+        moves = ((inner, _part_of(array, inner, part)) for inner in view.parts(part))
         return (*moves, *mirrored), view
 
     def _mirrored(self, line: _Line, radices: Block, part: Slices, before: bool) -> Iterator[Move]:
@@ -555,7 +562,7 @@ class _Tile:
             own_part = (*own_part[:-1], halved_cut)
             end = n // 2 + 1
             twiddles = self._turned_back(line)
-        stored_origin = tuple(self.origin[dim] for dim in self.one.order)
+        stored_origin = tuple(self.origin[dim] for dim in self.tile_pass.order)
         digits = self.now
         itemsize = np.dtype(self.dtype).itemsize
         at = 0
@@ -565,13 +572,13 @@ class _Tile:
             if not own:
                 continue
             image = image_of(box, own, image_starts, image_steps)
-            here = (*part[:first], *own, *part[behind:])
-            there = (*part[:first], *image, *part[behind:])
-            shape = shape_of(there)
+            own_part_of_tile = (*part[:first], *own, *part[behind:])
+            image_part = (*part[:first], *image, *part[behind:])
+            shape = shape_of(image_part)
             steps = list(dense(digits.shape, 1))
-            yield there, DeviceArray(self.scratch + at * itemsize, shape, self.dtype)
+            yield image_part, DeviceArray(self.scratch + at * itemsize, shape, self.dtype)
             start = 0
-            for dim, (cut, around) in enumerate(zip(here, part, strict=True)):
+            for dim, (cut, around) in enumerate(zip(own_part_of_tile, part, strict=True)):
                 backwards = first <= dim < behind and image_steps[dim - first] < 0
                 start += ((cut.stop - 1 if backwards else cut.start) - around.start) * steps[dim]
                 steps[dim] *= -1 if backwards else 1
@@ -672,7 +679,7 @@ class _Tile:
         twiddle = self.common.last_twiddle(line)
         if twiddle is None:
             return ()
-        stored_dim = self.one.order.index
+        stored_dim = self.tile_pass.order.index
         others = tuple(replace(term, dim=stored_dim(term.dim)) for term in twiddle.others)
         own = constant_index(line.step.length)
         return (replace(twiddle, own=own, others=others, divisor=ONE),)

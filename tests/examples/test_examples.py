@@ -31,8 +31,14 @@ SCRIPTS = [
 
 def run(*arguments, cwd, status=0):
     variables = {"MPLBACKEND": "Agg", "MPLCONFIGDIR": cwd, **DEFAULTS}
-    arguments = "-W", "error::DeprecationWarning:__main__", *arguments
-    return python(*arguments, env=variables, cwd=cwd, status=status)
+    return python(
+        "-W",
+        "error::DeprecationWarning:__main__",
+        *arguments,
+        env=variables,
+        cwd=cwd,
+        status=status,
+    )
 
 
 def check_comparison(content, warm_runs):

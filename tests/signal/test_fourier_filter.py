@@ -122,9 +122,11 @@ def test_an_array_multiplies_the_spectrum_in_natural_order(
     x = random_array(shape, dtype, 4)
     along = [*range(len(shape))] if axes is None else [int(a) % len(shape) for a in np.ravel(axes)]
     lengths = [shape[axis] for axis in along]
-    forward, inverse = np.fft.fftn, np.fft.ifftn
+    forward = np.fft.fftn
+    inverse = np.fft.ifftn
     if dtype == "f8":
-        forward, inverse = np.fft.rfftn, np.fft.irfftn
+        forward = np.fft.rfftn
+        inverse = np.fft.irfftn
     spectrum = forward(x, lengths, along)
     a = da.from_array(x, chunks=chunks)
     whole = random_array(spectrum.shape, "c16", 5)

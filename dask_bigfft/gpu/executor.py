@@ -214,7 +214,18 @@ def _turned(shards: ShardView, dtype: str, used: int) -> Iterator[tuple[Array, S
         start = sum(i * step for i, step in zip(ends, strides, strict=True))
         by = Multiply(view.shape, dtype, conjugate=True)
         dense_steps = dense(view.shape, 1)
-        yield view, Strided(view.shape, dense_steps, used, tuple(steps), start, dtype, by)
+        yield (
+            view,
+            Strided(
+                view.shape,
+                dense_steps,
+                used,
+                tuple(steps),
+                start,
+                dtype,
+                by,
+            ),
+        )
         used += view.size
 
 
@@ -370,7 +381,12 @@ class GPUExecutor:
             device.wait(stream, self._computed)
         for found in (*tile.before, *tile.work.computations):
             ends = buffer.array(found.source), buffer.array(found.target)
-            device.compute(stream, found.op, *ends, self._work)
+            device.compute(
+                stream,
+                found.op,
+                *ends,
+                self._work,
+            )
         device.record(buffer.done, stream)
         if self.carve.streams == "tile":
             device.record(self._computed, stream)
@@ -421,7 +437,14 @@ class GPUExecutor:
         else:
             streams = [(self.h2d, self.compute, self.d2h)] * carve.buffers
         starts = range(0, carve.buffers * size, size)
-        self._buffers = list(map(_Buffer, [self.device] * carve.buffers, starts, streams))
+        self._buffers = list(
+            map(
+                _Buffer,
+                [self.device] * carve.buffers,
+                starts,
+                streams,
+            )
+        )
         self._next = itertools.cycle(self._buffers)
         self.fence(cleared)
         self._work = DeviceArray(carve.buffers * size, (carve.work_nbytes,), "|u1")

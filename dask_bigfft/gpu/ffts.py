@@ -132,11 +132,21 @@ def fft_calls(op: FFT, most: int = MOST_NBYTES) -> tuple[Call, ...]:
     complex_shape = op.target if op.kind == "r2c" else op.source
     if math.prod(complex_shape) == 0:
         return ()
-    complex_op = replace(op, kind="c2c", source=complex_shape, target=complex_shape)
+    complex_op = replace(
+        op,
+        kind="c2c",
+        source=complex_shape,
+        target=complex_shape,
+    )
     calls: list[Call] = []
     last = len(dims)
     while last > 0:
-        first = _first_neighbour(dims, last, complex_shape, np.dtype(op.dtype).itemsize)
+        first = _first_neighbour(
+            dims,
+            last,
+            complex_shape,
+            np.dtype(op.dtype).itemsize,
+        )
         part = op if last == len(dims) else complex_op
         calls.append(_bounded(_along(part, dims[first], dims[last - 1]), most))
         last = first
@@ -145,7 +155,12 @@ def fft_calls(op: FFT, most: int = MOST_NBYTES) -> tuple[Call, ...]:
     return tuple(calls)
 
 
-def _first_neighbour(dims: Block, last: int, shape: Block, itemsize: int) -> int:
+def _first_neighbour(
+    dims: Block,
+    last: int,
+    shape: Block,
+    itemsize: int,
+) -> int:
     """Return the first of the neighbouring dimensions before `last` that one plan transforms.
 
     Dimensions are counted by their position in `dims`; `shape` is that of the complex array.
@@ -198,21 +213,66 @@ def _along(op: FFT, first: int, last: int) -> Call:
     if inner == 1:
         source = Side(before, 1, size_before)
         target = Side(after, 1, size_after)
-        return Call(Batch(kind, lengths, source, target, rows, double))
+        return Call(
+            Batch(
+                kind,
+                lengths,
+                source,
+                target,
+                rows,
+                double,
+            )
+        )
     if kind != "c2c" and rows > 1 and lengths[0] * inner % 2:
-        return _staged(kind, lengths[0], rows, inner, double)
+        return _staged(
+            kind,
+            lengths[0],
+            rows,
+            inner,
+            double,
+        )
     if rows <= inner or kind != "c2c":  # neighbouring transforms are adjacent in memory
         source = Side(before, inner, 1)
         target = Side(after, inner, 1)
-        batch = Batch(kind, lengths, source, target, inner, double)
-        return Call(batch, rows, source_step=size_before * inner, target_step=size_after * inner)
+        batch = Batch(
+            kind,
+            lengths,
+            source,
+            target,
+            inner,
+            double,
+        )
+        return Call(
+            batch,
+            rows,
+            source_step=size_before * inner,
+            target_step=size_after * inner,
+        )
     source = Side(before, inner, size_before * inner)
     target = Side(after, inner, size_after * inner)
-    batch = Batch(kind, lengths, source, target, rows, double)
-    return Call(batch, inner, source_step=1, target_step=1)
+    batch = Batch(
+        kind,
+        lengths,
+        source,
+        target,
+        rows,
+        double,
+    )
+    return Call(
+        batch,
+        inner,
+        source_step=1,
+        target_step=1,
+    )
 
 
-def _staged(kind: str, n: int, rows: int, inner: int, double: bool) -> Call:
+def _staged(
+    kind: str,
+    n: int,
+    rows: int,
+    inner: int,
+    double: bool,
+) -> Call:
     """Return the call for a real transform in an array whose rows start at odd elements."""
     padded = n + n % 2
     half = n // 2 + 1
@@ -221,10 +281,36 @@ def _staged(kind: str, n: int, rows: int, inner: int, double: bool) -> Call:
     complex_side = Side((half,), inner, 1)
     complex_step = half * inner
     if kind == "c2r":
-        batch = Batch(kind, (n,), complex_side, real_side, inner, double)
-        return Call(batch, rows, complex_step, real_step, (rows, inner, padded))
-    batch = Batch(kind, (n,), real_side, complex_side, inner, double)
-    return Call(batch, rows, real_step, complex_step, (rows, inner, padded))
+        batch = Batch(
+            kind,
+            (n,),
+            complex_side,
+            real_side,
+            inner,
+            double,
+        )
+        return Call(
+            batch,
+            rows,
+            complex_step,
+            real_step,
+            (rows, inner, padded),
+        )
+    batch = Batch(
+        kind,
+        (n,),
+        real_side,
+        complex_side,
+        inner,
+        double,
+    )
+    return Call(
+        batch,
+        rows,
+        real_step,
+        complex_step,
+        (rows, inner, padded),
+    )
 
 
 # --- plans ----------------------------------------------------------------------------------
@@ -300,16 +386,35 @@ class FFTPlans:
             work_nbytes = max(work_nbytes, need)
         return work_nbytes
 
-    def fft(self, op: FFT, source: int, target: int, work: int) -> None:
+    def fft(
+        self,
+        op: FFT,
+        source: int,
+        target: int,
+        work: int,
+    ) -> None:
         """Transform in the current stream; the arrays are addresses."""
         calls = fft_calls(op, self.most)
         for call in calls:
             in_source = op.kind == "c2r" and call is not calls[-1]
             result = source if in_source else target
-            self._call(call, op, source, result, work)
+            self._call(
+                call,
+                op,
+                source,
+                result,
+                work,
+            )
             source = result
 
-    def _call(self, call: Call, op: FFT, source: int, target: int, work: int) -> None:
+    def _call(
+        self,
+        call: Call,
+        op: FFT,
+        source: int,
+        target: int,
+        work: int,
+    ) -> None:
         """Enqueue one call of an FFT; a staged real side is copied to or from the work area."""
         cufft = cupy().cuda.cufft
         direction = cufft.CUFFT_INVERSE if op.sign > 0 else cufft.CUFFT_FORWARD
@@ -324,7 +429,12 @@ class FFTPlans:
         plan_target = target
         if call.staged is not None and kind == "r2c":
             plan_source = staging
-            kernels.copy(_staging_dims(call), real_nbytes, source, staging)
+            kernels.copy(
+                _staging_dims(call),
+                real_nbytes,
+                source,
+                staging,
+            )
         elif call.staged is not None:
             plan_target = staging
         for i in range(call.times):
@@ -332,7 +442,12 @@ class FFTPlans:
             target_address = plan_target + i * call.target_step * target_nbytes
             plan.raw.fft(_At(source_address), _At(target_address), direction)
         if call.staged is not None and kind == "c2r":
-            kernels.copy(kernels.back(_staging_dims(call)), real_nbytes, staging, target)
+            kernels.copy(
+                kernels.back(_staging_dims(call)),
+                real_nbytes,
+                staging,
+                target,
+            )
 
     def _plan(self, batch: Batch, work: int) -> _Plan:
         """Return the prepared plan of a batch, set to a work area."""
@@ -400,7 +515,16 @@ def _make_plan(cufft: Any, batch: Batch) -> Any:
         if not batch.double:
             name = name.replace("Z", "C").replace("D", "R")
         kind = getattr(cufft, f"CUFFT_{name[0]}2{name[1]}")
-        return cufft.PlanNd(batch.n, *batch.source, *batch.target, kind, batch.count, "C", 0, None)
+        return cufft.PlanNd(
+            batch.n,
+            *batch.source,
+            *batch.target,
+            kind,
+            batch.count,
+            "C",
+            0,
+            None,
+        )
     real, complex_ = ("d", "D") if batch.double else ("f", "F")
     before = real if batch.kind == "r2c" else complex_
     after = real if batch.kind == "c2r" else complex_

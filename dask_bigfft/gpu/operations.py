@@ -91,7 +91,12 @@ def joined(dims: Iterable[Dim]) -> list[Dim]:
     return found
 
 
-def runs(shape: Block, strides: Block, itemsize: int, places: Block) -> tuple[int, list[Block]]:
+def runs(
+    shape: Block,
+    strides: Block,
+    itemsize: int,
+    places: Block,
+) -> tuple[int, list[Block]]:
     """Return the width in bytes of rows that are contiguous on both sides, and their repetition.
 
     The repetition is (count, stride, stride on the other side), outermost first, in the fewest
@@ -102,7 +107,13 @@ def runs(shape: Block, strides: Block, itemsize: int, places: Block) -> tuple[in
     >>> runs((8, 6, 1), (192, 32, 8), 8, (48, 8, 8))
     (8, [(48, 32, 8)])
     """
-    dims = zip(shape, strides, places, itertools.repeat(()), strict=False)
+    dims = zip(
+        shape,
+        strides,
+        places,
+        itertools.repeat(()),
+        strict=False,
+    )
     merged: list[Block] = [dim[:3] for dim in joined(dims)]
     if merged and merged[-1][1:] == (itemsize, itemsize):
         return merged[-1][0] * itemsize, merged[:-1]
@@ -216,7 +227,12 @@ class Strided:
 Compute = FFT | Multiply | Product | Strided
 
 
-def transposed(shape: Block, axes: Block, dtype: str, by: Multiply | None = None) -> Strided:
+def transposed(
+    shape: Block,
+    axes: Block,
+    dtype: str,
+    by: Multiply | None = None,
+) -> Strided:
     """Return a copy with the dimensions in another order: ``target = source.transpose(axes)``.
 
     >>> transposed((2, 3), (1, 0), "<c16").target
@@ -226,7 +242,15 @@ def transposed(shape: Block, axes: Block, dtype: str, by: Multiply | None = None
     steps = dense(tuple(shape[axis] for axis in axes), 1)
     for axis, step in zip(axes, steps, strict=True):
         target[axis] = step
-    return Strided(shape, dense(shape, 1), 0, tuple(target), 0, dtype, by)
+    return Strided(
+        shape,
+        dense(shape, 1),
+        0,
+        tuple(target),
+        0,
+        dtype,
+        by,
+    )
 
 
 # --- host blocks in digits: blocks that end within digits, and half spectra ----------------------
@@ -315,7 +339,13 @@ class HostView:
         # Unlike `as_strided`, this checks bounds and keeps the owner of the memory.
         distances = [step * block.itemsize for step in strides]
         start = first * block.itemsize
-        return np.ndarray(shape_of(part), block.dtype, block, start, distances)
+        return np.ndarray(
+            shape_of(part),
+            block.dtype,
+            block,
+            start,
+            distances,
+        )
 
     def parts(self, part: Slices) -> Iterator[Slices]:
         """Yield the boxes of a part of the view that are in the block."""
@@ -345,7 +375,12 @@ def cut_box(box: Box, part: Slices) -> Slices:
     return tuple(slices)
 
 
-def image_of(box: Box, part: Slices, starts: Block, steps: Block) -> Slices:
+def image_of(
+    box: Box,
+    part: Slices,
+    starts: Block,
+    steps: Block,
+) -> Slices:
     """Return the mirror image of a part of a box.
 
     `starts` and `steps` are those of `mirror_boxes`.
@@ -354,7 +389,13 @@ def image_of(box: Box, part: Slices, starts: Block, steps: Block) -> Slices:
     (slice(0, 1, None), slice(1, 3, None))
     """
     slices = []
-    for (low, _), cut, start, step in zip(box, part, starts, steps, strict=True):
+    for (low, _), cut, start, step in zip(
+        box,
+        part,
+        starts,
+        steps,
+        strict=True,
+    ):
         first = start + step * (cut.start - low)
         last = start + step * (cut.stop - 1 - low)
         slices.append(slice(min(first, last), max(first, last) + 1))

@@ -196,7 +196,15 @@ class Job:
         jobs: list[Job] = []
         for number, round_ in enumerate(rounds):
             dtype, result_dtype = dtypes[number : number + 2]
-            jobs.append(Job(round_, self.block, dtype, result_dtype, settings=self.settings))
+            jobs.append(
+                Job(
+                    round_,
+                    self.block,
+                    dtype,
+                    result_dtype,
+                    settings=self.settings,
+                )
+            )
         jobs[0] = replace(jobs[0], shards=self.shards, mirrored=self.mirrored)
         return tuple(jobs)
 
@@ -204,7 +212,13 @@ class Job:
 @lru_cache(maxsize=256)
 def _tile_plan(job: Job, limits: TileLimits, work: float) -> TilePlan:
     limits = limits.tuned(job.settings)
-    request = request_of(job.round, job.shapes[0], job.source, job.target, scheme=job.scheme)
+    request = request_of(
+        job.round,
+        job.shapes[0],
+        job.source,
+        job.target,
+        scheme=job.scheme,
+    )
     other = replace(request, order=job.order, shards=job.shards)
     wishes = [replace(request, inside=True)] * job.inside
     wishes += [replace(other, mirrored=True)] * job.mirrored
@@ -272,7 +286,13 @@ class BlockTiles:
         """Return the extent of the tiles of each pass along an untransformed dimension."""
         return [common.tile_pass.tile[common.firsts[dim]] for common in self.passes]
 
-    def within(self, dim: int, low: int, high: int, width: int) -> list[list[TileWork]]:
+    def within(
+        self,
+        dim: int,
+        low: int,
+        high: int,
+        width: int,
+    ) -> list[list[TileWork]]:
         """Return the descriptions of the tiles of a part of a block, for each pass.
 
         Parameters
@@ -348,7 +368,14 @@ def swaps(tile_pass: TilePass, dtype: str) -> Iterator[TileWork]:
             )
         ends = loads[0][1], stores[0][1]
         yield TileWork(
-            view, tuple(loads), ends[0], (), tuple(computations), ends[1], view, tuple(stores)
+            view,
+            tuple(loads),
+            ends[0],
+            (),
+            tuple(computations),
+            ends[1],
+            view,
+            tuple(stores),
         )
 
 
@@ -360,9 +387,19 @@ def _part_of(array: DeviceArray, part: Slices, around: Slices) -> DeviceArray:
     if part == around:
         return array
     strides = dense(array.shape, np.dtype(array.dtype).itemsize)
-    cuts = zip(part, around, strides, strict=True)
+    cuts = zip(
+        part,
+        around,
+        strides,
+        strict=True,
+    )
     offset = sum((cut.start - whole.start) * step for cut, whole, step in cuts)
-    return DeviceArray(array.offset + offset, shape_of(part), array.dtype, strides)
+    return DeviceArray(
+        array.offset + offset,
+        shape_of(part),
+        array.dtype,
+        strides,
+    )
 
 
 @dataclass(frozen=True)
@@ -443,7 +480,14 @@ def _passes(tiles: BlockTiles) -> tuple[_Pass, ...]:
     programs = programs_of(round_, plan.digits, tuple(tile_pass.steps for tile_pass in plan.passes))
     passes: list[_Pass] = []
     for number, program in enumerate(programs):
-        passes.append(_Pass(tiles, number, program, first_dims))
+        passes.append(
+            _Pass(
+                tiles,
+                number,
+                program,
+                first_dims,
+            )
+        )
     return tuple(passes)
 
 
@@ -493,7 +537,12 @@ class _Tile:
         tile_pass = self.tile_pass
         common = self.common
         source = self.now
-        loads, view = self._moves(tile_pass.view, self.part, common.begun, before=True)
+        loads, view = self._moves(
+            tile_pass.view,
+            self.part,
+            common.begun,
+            before=True,
+        )
         for operation in common.operations:
             if isinstance(operation, MemoryPass):
                 self._pass_over(operation)
@@ -506,7 +555,12 @@ class _Tile:
             is_whole = tile_pass.view[dim] != tile_pass.after[dim]
             part.append(slice(0, tile_pass.after[dim]) if is_whole else self.part[dim])
         shape = tuple(tile_pass.after[dim] for dim in tile_pass.order)
-        stores, stored_view = self._moves(shape, tuple(part), common.ended, before=False)
+        stores, stored_view = self._moves(
+            shape,
+            tuple(part),
+            common.ended,
+            before=False,
+        )
         scratch = (
             DeviceArray(self.scratch, (source.size,), self.dtype) if tile_pass.mirrored else None
         )
@@ -525,7 +579,11 @@ class _Tile:
     # --- host blocks with a part of the digits --------------------------------------------------
 
     def _moves(
-        self, shape: Block, part: Slices, lines: list[_Line], before: bool
+        self,
+        shape: Block,
+        part: Slices,
+        lines: list[_Line],
+        before: bool,
     ) -> tuple[tuple[Move, ...], HostView]:
         """Return the copies of a tile and the view of the host block.
 
@@ -542,13 +600,26 @@ class _Tile:
             radices = line.digits if before else line.digits[::-1]
             view = view.joined(line.first, radices, line.step.length // 2 + 1)
             if line.step.kind == ("c2r" if before else "r2c"):
-                mirrored = list(self._mirrored(line, radices, part, before))
+                mirrored = list(
+                    self._mirrored(
+                        line,
+                        radices,
+                        part,
+                        before,
+                    )
+                )
         if view is plain:
             return ((part, array),), view
         moves = ((inner, _part_of(array, inner, part)) for inner in view.parts(part))
         return (*moves, *mirrored), view
 
-    def _mirrored(self, line: _Line, radices: Block, part: Slices, before: bool) -> Iterator[Move]:
+    def _mirrored(
+        self,
+        line: _Line,
+        radices: Block,
+        part: Slices,
+        before: bool,
+    ) -> Iterator[Move]:
         """Yield the copies that complete half a spectrum through scratch memory."""
         n = line.step.length
         first = line.first
@@ -571,7 +642,12 @@ class _Tile:
             own = cut_box(box, own_part)
             if not own:
                 continue
-            image = image_of(box, own, image_starts, image_steps)
+            image = image_of(
+                box,
+                own,
+                image_starts,
+                image_steps,
+            )
             own_part_of_tile = (*part[:first], *own, *part[behind:])
             image_part = (*part[:first], *image, *part[behind:])
             shape = shape_of(image_part)
@@ -596,7 +672,16 @@ class _Tile:
         ends = (beside, digits) if before else (digits, beside)
         for shape, (source, target), by in copies:
             self.computations.append(
-                Computation(Strided(shape, *source, *target, self.dtype, by), *ends)
+                Computation(
+                    Strided(
+                        shape,
+                        *source,
+                        *target,
+                        self.dtype,
+                        by,
+                    ),
+                    *ends,
+                )
             )
 
     # --- operations -------------------------------------------------------------------------------
@@ -626,14 +711,28 @@ class _Tile:
             return
         changes_values = memory_pass != MemoryPass(order=order)
         by = multiply if changes_values else None
-        op = transposed(shape, order, self.now.dtype, by)
+        op = transposed(
+            shape,
+            order,
+            self.now.dtype,
+            by,
+        )
         self._do(op, tuple(shape[dim] for dim in order))
 
     def _fft(self, fft: tiles_program.FFT) -> None:
         """Transform in place, or from or to real values in the other buffer."""
         before = self.now.shape
         if fft.kind == "c2c":
-            self._do(FFT("c2c", before, before, fft.dims, fft.sign, self.dtype))
+            self._do(
+                FFT(
+                    "c2c",
+                    before,
+                    before,
+                    fft.dims,
+                    fft.sign,
+                    self.dtype,
+                )
+            )
             return
         dim = fft.dims[-1]
         length = fft.lengths[-1]
@@ -642,7 +741,18 @@ class _Tile:
             length = half(length)
             dtype = self.dtype
         after = (*before[:dim], length, *before[dim + 1 :])
-        self._do(FFT(fft.kind, before, after, fft.dims, fft.sign, self.dtype), after, dtype)
+        self._do(
+            FFT(
+                fft.kind,
+                before,
+                after,
+                fft.dims,
+                fft.sign,
+                self.dtype,
+            ),
+            after,
+            dtype,
+        )
 
     def _multiply_filter(self, product: tiles_program.Product) -> None:
         """Multiply by the spectrum of a filter."""
@@ -657,7 +767,14 @@ class _Tile:
         own_shape = tuple(n if d in dims else 1 for d, n in enumerate(shape))
         array = self._filter_place(tuple(own_shape[d] for d in order))
         part = tuple(self.part[d] for d in order if d in dims)
-        self.filters.append(Filter(product.axis, (*other_shape, *digits[::-1]), part, array))
+        self.filters.append(
+            Filter(
+                product.axis,
+                (*other_shape, *digits[::-1]),
+                part,
+                array,
+            )
+        )
         if len(digits) > 1:
             reversed_array = array
             array = self._filter_place(own_shape)
@@ -682,4 +799,11 @@ class _Tile:
         stored_dim = self.tile_pass.order.index
         others = tuple(replace(term, dim=stored_dim(term.dim)) for term in twiddle.others)
         own = constant_index(line.step.length)
-        return (replace(twiddle, own=own, others=others, divisor=ONE),)
+        return (
+            replace(
+                twiddle,
+                own=own,
+                others=others,
+                divisor=ONE,
+            ),
+        )

@@ -240,7 +240,12 @@ def _weighed_dot(x, a, b):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _sum_of_rows(x, rows, for_real, for_imag):  # type: ignore[no-untyped-def]
+def _sum_of_rows(  # type: ignore[no-untyped-def]
+    x,
+    rows,
+    for_real,
+    for_imag,
+):
     """Return both parts of the weighted sum of all lines, and their energy."""
     width = len(for_real)
     squares = 0.0
@@ -257,7 +262,17 @@ def _sum_of_rows(x, rows, for_real, for_imag):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _sum_of_twiddled(x, a, outer, inner, rest, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
+def _sum_of_twiddled(  # type: ignore[no-untyped-def]
+    x,
+    a,
+    outer,
+    inner,
+    rest,
+    coarse,
+    fine,
+    shift,
+    mask,
+):
     """Return both parts of the weighted sum of twiddled lines, and their energy.
 
     The weight of place i * len(inner) + j is outer[i] * inner[j], and so is the twiddle a product:
@@ -311,11 +326,21 @@ def weighted_sum(
         return _wide_sum(rows, weights, factors), energy(values)
     x = rows.view(rows.real.dtype)
     if factors is None:
-        real, imag, squares = _sum_of_rows(x, weights.rows, weights.for_real, weights.for_imag)
+        real, imag, squares = _sum_of_rows(
+            x,
+            weights.rows,
+            weights.for_real,
+            weights.for_imag,
+        )
     else:
         table = phase_table(factors.modulus, factors.sign)
         real, imag, squares = _sum_of_twiddled(
-            x, weights.rows, weights.outer, weights.inner, factors.rest, *table
+            x,
+            weights.rows,
+            weights.outer,
+            weights.inner,
+            factors.rest,
+            *table,
         )
     return complex(real, imag), squares
 
@@ -325,7 +350,12 @@ def _wide_sum(rows: Array, weights: Weights, factors: PhaseFactors | None) -> co
     places = np.tile(weights.line, (len(rows), 1))
     if factors is not None:
         rest = np.tile(factors.rest, len(rows) // len(factors.rest))
-        twiddle(places[:, :, None], rest, factors.modulus, factors.sign)
+        twiddle(
+            places[:, :, None],
+            rest,
+            factors.modulus,
+            factors.sign,
+        )
     return complex((weights.rows[:, None] * places * rows).sum())
 
 
@@ -485,19 +515,36 @@ class Verification:
             before = self.before(values)
             block = runner(BlockView.of(values, owned=True))
             if block is not None:
-                self.after(block, before, 0, None)
+                self.after(
+                    block,
+                    before,
+                    0,
+                    None,
+                )
         return block
 
     def _done(self, view: BlockView, executor: Callable[..., CPUExecutor] = CPUExecutor) -> Array:
         """Return the block after the round on the CPU."""
         return run_round(
-            self.round, self.block, view, self.library, self.out_dtype, self.filters, executor
+            self.round,
+            self.block,
+            view,
+            self.library,
+            self.out_dtype,
+            self.filters,
+            executor,
         )
 
     def _plain(self, view: BlockView) -> Array:
         """Return the block after the round, without overwriting its input."""
         return self._done(
-            BlockView(view.shape, view.dtype, view.array, view.tables, new_table=view.new_table)
+            BlockView(
+                view.shape,
+                view.dtype,
+                view.array,
+                view.tables,
+                new_table=view.new_table,
+            )
         )
 
     def repeated(self, attempt: Callable[[], Result]) -> Result:
@@ -540,9 +587,20 @@ class Verification:
         seen = whole
         if joins is not None and math.isfinite(whole):
             seen -= self._unseen(tile, *joins)
-        return TileSums(whole, seen, _lost(tile), checksum)
+        return TileSums(
+            whole,
+            seen,
+            _lost(tile),
+            checksum,
+        )
 
-    def after(self, result: Array, before: TileSums, dim: int, part: slice | None) -> None:
+    def after(
+        self,
+        result: Array,
+        before: TileSums,
+        dim: int,
+        part: slice | None,
+    ) -> None:
         """Compare a tile's result, cut along `dim`, with the sums of its input."""
         if not math.isfinite(before.whole):
             self.undecided = True
@@ -550,7 +608,12 @@ class Verification:
         checksum: complex | None = None
         total: float | None = None
         if before.checksum is not None:
-            checksum, total = self._summed(result, inward=False, dim=dim, part=part)
+            checksum, total = self._summed(
+                result,
+                inward=False,
+                dim=dim,
+                part=part,
+            )
         facts = self.facts
         gain = facts.gain
         error = _limits(result.dtype)[0] * facts.digits
@@ -587,7 +650,11 @@ class Verification:
     # --- linear checksums ---
 
     def _summed(
-        self, values: Array, inward: bool, dim: int = 0, part: slice | None = None
+        self,
+        values: Array,
+        inward: bool,
+        dim: int = 0,
+        part: slice | None = None,
     ) -> tuple[complex, float]:
         """Return the weighted sum of a tile without its twiddles, and its energy."""
         values = np.ascontiguousarray(values)
@@ -601,7 +668,13 @@ class Verification:
                 factors = PhaseFactors(rest, step.twiddle, -step.sign)
             else:
                 shape = values.shape[:first]
-                rows = _untwiddled(weights.rows, shape, along, step, rest)
+                rows = _untwiddled(
+                    weights.rows,
+                    shape,
+                    along,
+                    step,
+                    rest,
+                )
                 weights = weights._replace(rows=rows)
         return weighted_sum(values, weights, factors)
 
@@ -611,7 +684,13 @@ class Verification:
         if key not in self._ready:
             twiddled = frozenset[int]() if inward else self.facts.twiddled
             first = split(values.shape, twiddled)
-            weights = weights_of(values.shape, values.dtype, first, self.facts.steps, inward)
+            weights = weights_of(
+                values.shape,
+                values.dtype,
+                first,
+                self.facts.steps,
+                inward,
+            )
             self._ready[key] = first, weights
         return self._ready[key]
 
@@ -628,13 +707,24 @@ class Verification:
         return rest.table.ravel()
 
 
-def _untwiddled(rows: Array, shape: tuple[int, ...], along: int, step: Step, rest: Array) -> Array:
+def _untwiddled(
+    rows: Array,
+    shape: tuple[int, ...],
+    along: int,
+    step: Step,
+    rest: Array,
+) -> Array:
     """Return weights of lines (a tile of `shape`) times the inverse of a step's twiddles."""
     assert step.twiddle is not None
     outer = math.prod(shape[:along])
     inner = math.prod(shape[along + 1 :])
     weights = rows.astype(complex).reshape(outer, shape[along], inner)
-    twiddle(weights, np.tile(rest, outer // len(rest)), step.twiddle, -step.sign)
+    twiddle(
+        weights,
+        np.tile(rest, outer // len(rest)),
+        step.twiddle,
+        -step.sign,
+    )
     return weights.reshape(-1)
 
 
@@ -667,7 +757,13 @@ def near_values(values: Array, others: Array) -> bool:
     mean = largest * math.sqrt(squares / max(1, values.size))
     tolerance = rounding * mean
     return all(
-        np.allclose(values[part], others[part], rtol=rounding, atol=tolerance) for part in parts
+        np.allclose(
+            values[part],
+            others[part],
+            rtol=rounding,
+            atol=tolerance,
+        )
+        for part in parts
     )
 
 
@@ -697,7 +793,14 @@ class CheckedExecutor(CPUExecutor):
         replaces_source = source.array is not None and np.may_share_memory(source.array, out)
         self.apart = replaces_source or not round_.keeps_energy
         self.check = check
-        super().__init__(round_, block, source.borrowed(), out, library, filters)
+        super().__init__(
+            round_,
+            block,
+            source.borrowed(),
+            out,
+            library,
+            filters,
+        )
 
     def run(self, cuts: Iterable[slice] | None = None) -> None:
         """Transform all tiles, or those of some cuts."""
@@ -720,7 +823,12 @@ class CheckedExecutor(CPUExecutor):
         before = self.check.before(tile)
         result = self.transform(tile, part)
         dim = 0 if self.way.tiling is None else self.way.tiling[0]
-        self.check.after(result, before, dim, part)
+        self.check.after(
+            result,
+            before,
+            dim,
+            part,
+        )
         return result
 
     def _compared(self, copies: Iterator[Array], part: slice | None) -> Array:

@@ -64,7 +64,16 @@ class LibraryFFT:
     def of(fft: FFT) -> "LibraryFFT":
         """Return the call for an operation."""
         scale, divisor = fft.by_library
-        return LibraryFFT(Call(fft.kind, fft.dims, fft.sign, scale, fft.lengths[-1]), divisor)
+        return LibraryFFT(
+            Call(
+                fft.kind,
+                fft.dims,
+                fft.sign,
+                scale,
+                fft.lengths[-1],
+            ),
+            divisor,
+        )
 
 
 @dataclass(frozen=True)
@@ -137,7 +146,14 @@ def bound_operations(
         elif isinstance(operation, Product):
             shape = round_.source.shape(block)[operation.first : operation.dim]
             spectrum = filters[operation.axis].reshape(*shape, -1)
-            operations.append(BoundFactor(operation, spectrum, operation.first, operation.dim))
+            operations.append(
+                BoundFactor(
+                    operation,
+                    spectrum,
+                    operation.first,
+                    operation.dim,
+                )
+            )
         else:
             operations += [
                 bound_factor(own_factor, round_, block) for own_factor in operation.factors
@@ -150,7 +166,17 @@ def bound_factor(operation: Twiddle | ChirpFactor, round_: Round, block: Block) 
     dim = operation.own[0].dim
     first, lows = _places(round_.source, block, dim)
     shape = round_.source.shape(block)[first:dim]
-    return BoundFactor(operation, index_table(operation.others, first, lows, shape), first, dim)
+    return BoundFactor(
+        operation,
+        index_table(
+            operation.others,
+            first,
+            lows,
+            shape,
+        ),
+        first,
+        dim,
+    )
 
 
 def _places(layout: Layout, block: Block, dim: int) -> tuple[int, tuple[int, ...]]:
@@ -163,7 +189,12 @@ def _places(layout: Layout, block: Block, dim: int) -> tuple[int, tuple[int, ...
     raise KernelError(f"a block has no dimension {dim}")
 
 
-def index_table(index: Index, first: int, lows: Sequence[int], shape: Sequence[int]) -> Array:
+def index_table(
+    index: Index,
+    first: int,
+    lows: Sequence[int],
+    shape: Sequence[int],
+) -> Array:
     """Return an index for all places of some dimensions of a block.
 
     Parameters
@@ -186,7 +217,12 @@ def index_table(index: Index, first: int, lows: Sequence[int], shape: Sequence[i
     return np.broadcast_to(table, shape)
 
 
-def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None) -> Array:
+def axis_index(
+    axis: AxisLayout,
+    block: int,
+    stage: int,
+    skip: int | None = None,
+) -> Array:
     """Return the index of an axis' digits of one stage, for each place of a block as stored.
 
     Digits of other stages are ignored, and group number `skip` is left out.
@@ -195,7 +231,17 @@ def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None
     if skip is not None:
         shape[skip] = 1
     lows = [low for low, _ in axis.intervals(block)]
-    return index_table(axis_terms(axis, stage, 0, skip), 0, lows, shape).ravel()
+    return index_table(
+        axis_terms(
+            axis,
+            stage,
+            0,
+            skip,
+        ),
+        0,
+        lows,
+        shape,
+    ).ravel()
 
 
 # --- one tile -------------------------------------------------------------------------------
@@ -229,12 +275,26 @@ def _apply(tile: Array, bound: BoundFactor) -> None:
     if isinstance(operation, Twiddle):
         with measured("twiddle", tile.nbytes):
             repeated = np.tile(others, len(rows) // max(1, len(others)))
-            twiddle(rows, repeated, operation.modulus, operation.sign, scale)
+            twiddle(
+                rows,
+                repeated,
+                operation.modulus,
+                operation.sign,
+                scale,
+            )
         return
     chirp = operation.chirp
     places = others * chirp.step + chirp.offset
     stride = operation.own[0].stride * chirp.step
-    multiply_chirp(rows, places, stride, chirp.length, chirp.sign, scale, chirp.turns)
+    multiply_chirp(
+        rows,
+        places,
+        stride,
+        chirp.length,
+        chirp.sign,
+        scale,
+        chirp.turns,
+    )
 
 
 def _room(tile: Array, call: Call, out: Array) -> Array | None:
@@ -383,7 +443,12 @@ class CPUExecutor:
             return
         dim, width = self.way.tiling
         if not self.way.reads_in_place:
-            yield from source.tiles(dim, width, None if self.apart else self.out, cuts)
+            yield from source.tiles(
+                dim,
+                width,
+                None if self.apart else self.out,
+                cuts,
+            )
             return
         assert source.array is not None
         for part in intervals(source.shape[dim], width) if cuts is None else cuts:
@@ -512,7 +577,14 @@ def run_round(
         return np.ascontiguousarray(moved_result.transpose(np.argsort(moved.dims)))
     out = source.result(round_.target.shape(block), out_dtype)
     if out.size and math.prod(source.shape):
-        executor(round_, block, source, out, library, filters or {}).run()
+        executor(
+            round_,
+            block,
+            source,
+            out,
+            library,
+            filters or {},
+        ).run()
     return out
 
 

@@ -29,7 +29,12 @@ Index = tuple[int, ...]
 _PI = "3.14159265358979323846264338327950288419716939937510582"
 
 
-def unit_roots(t: npt.ArrayLike, m: int, sign: int, dtype: npt.DTypeLike = np.complex128) -> Array:
+def unit_roots(
+    t: npt.ArrayLike,
+    m: int,
+    sign: int,
+    dtype: npt.DTypeLike = np.complex128,
+) -> Array:
     """Return exp(sign*2j*pi*t/m), as accurate for a huge `t` as for a small one.
 
     Parameters
@@ -119,7 +124,12 @@ def mulmod(a: npt.ArrayLike, b: npt.ArrayLike, m: int) -> Ints:
     return rest.reshape(shape)
 
 
-def chirp(n: npt.ArrayLike, length: int, sign: int, dtype: npt.DTypeLike = np.complex128) -> Array:
+def chirp(
+    n: npt.ArrayLike,
+    length: int,
+    sign: int,
+    dtype: npt.DTypeLike = np.complex128,
+) -> Array:
     """Return exp(sign*1j*pi*n**2/length), the factor that Bluestein's transform is made of.
 
     Parameters
@@ -144,7 +154,12 @@ def chirp(n: npt.ArrayLike, length: int, sign: int, dtype: npt.DTypeLike = np.co
     """
     modulus = 2 * length
     residue = np.asarray(n, dtype=np.int64) % modulus
-    return unit_roots(mulmod(residue, residue, modulus), modulus, sign, dtype)
+    return unit_roots(
+        mulmod(residue, residue, modulus),
+        modulus,
+        sign,
+        dtype,
+    )
 
 
 class PhaseTable(NamedTuple):
@@ -199,10 +214,25 @@ def phase_table(modulus: int, sign: int, dtype: str = "D") -> PhaseTable:
     """
     shift = ((modulus - 1).bit_length() + 1) // 2
     count = ((modulus - 1) >> shift) + 1
-    coarse = unit_roots(np.arange(count, dtype=np.int64) << shift, modulus, sign, dtype)
-    fine = unit_roots(np.arange(1 << shift, dtype=np.int64), modulus, sign, dtype)
+    coarse = unit_roots(
+        np.arange(count, dtype=np.int64) << shift,
+        modulus,
+        sign,
+        dtype,
+    )
+    fine = unit_roots(
+        np.arange(1 << shift, dtype=np.int64),
+        modulus,
+        sign,
+        dtype,
+    )
     coarse.flags.writeable = fine.flags.writeable = False
-    return PhaseTable(coarse, fine, shift, (1 << shift) - 1)
+    return PhaseTable(
+        coarse,
+        fine,
+        shift,
+        (1 << shift) - 1,
+    )
 
 
 #: Length of the inner table of a row.
@@ -222,12 +252,26 @@ def factor(divisor: Divisor, dtype: np.dtype[Any]) -> Any:
 
 
 @compiled
-def _power(t, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
+def _power(  # type: ignore[no-untyped-def]
+    t,
+    coarse,
+    fine,
+    shift,
+    mask,
+):
     return coarse[t >> shift] * fine[t & mask]
 
 
 @compiled
-def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale):  # type: ignore[no-untyped-def]
+def _twiddle_rows(  # type: ignore[no-untyped-def]
+    x,
+    rest,
+    coarse,
+    fine,
+    shift,
+    mask,
+    scale,
+):
     """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place."""
     rows, digits, width = x.shape
     outer = (digits + _INNER - 1) // _INNER
@@ -238,9 +282,24 @@ def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale):  # type: ignore[no
         if r == 0 and scale == 1:
             continue
         for j in range(min(_INNER, digits)):
-            low[j] = _power(r * j, coarse, fine, shift, mask)
+            low[j] = _power(
+                r * j,
+                coarse,
+                fine,
+                shift,
+                mask,
+            )
         for i in range(outer):
-            high[i] = _power(r * i * _INNER, coarse, fine, shift, mask) * scale
+            high[i] = (
+                _power(
+                    r * i * _INNER,
+                    coarse,
+                    fine,
+                    shift,
+                    mask,
+                )
+                * scale
+            )
         for i in range(outer):
             first = i * _INNER
             count = min(_INNER, digits - first)
@@ -259,7 +318,17 @@ def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale):  # type: ignore[no
 
 @compiled
 def _chirp_rows(  # type: ignore[no-untyped-def]
-    x, square, step, twice, inside, coarse, fine, shift, mask, modulus, factor
+    x,
+    square,
+    step,
+    twice,
+    inside,
+    coarse,
+    fine,
+    shift,
+    mask,
+    modulus,
+    factor,
 ):
     """Multiply x[l, p, f, b] by factor * W^(n^2), n the f-th place of row p; zero the others."""
     batches, places, digits, width = x.shape
@@ -268,7 +337,13 @@ def _chirp_rows(  # type: ignore[no-untyped-def]
         t = square[place]
         more = step[place]
         for f in range(inside[place]):
-            values[f] = factor * _power(t, coarse, fine, shift, mask)
+            values[f] = factor * _power(
+                t,
+                coarse,
+                fine,
+                shift,
+                mask,
+            )
             t += more
             if t >= modulus:
                 t -= modulus
@@ -293,7 +368,17 @@ def _chirp_rows(  # type: ignore[no-untyped-def]
 
 @compiled
 def _filter_values(  # type: ignore[no-untyped-def]
-    out, n, padded, length, by, offset, coarse, fine, shift, mask, scale
+    out,
+    n,
+    padded,
+    length,
+    by,
+    offset,
+    coarse,
+    fine,
+    shift,
+    mask,
+    scale,
 ):
     """Compute scale times the chirp at ``by * n + offset``, with n wrapped around `padded`."""
     for i in range(n.size):
@@ -301,12 +386,24 @@ def _filter_values(  # type: ignore[no-untyped-def]
         distance = abs(by * lag + offset)
         if distance < length:
             t = distance * distance % (2 * length)
-            out[i] = scale * _power(t, coarse, fine, shift, mask)
+            out[i] = scale * _power(
+                t,
+                coarse,
+                fine,
+                shift,
+                mask,
+            )
         else:
             out[i] = 0
 
 
-def twiddle(x: Array, rest: Ints, modulus: int, sign: int, scale: Any = 1.0) -> None:
+def twiddle(
+    x: Array,
+    rest: Ints,
+    modulus: int,
+    sign: int,
+    scale: Any = 1.0,
+) -> None:
     """Multiply ``x[l, f, b]`` by scale * exp(sign*2j*pi*rest[l]*f/modulus), in place.
 
     Parameters
@@ -322,14 +419,29 @@ def twiddle(x: Array, rest: Ints, modulus: int, sign: int, scale: Any = 1.0) -> 
     """
     table = phase_table(modulus, sign, "G" if x.dtype.char == "G" else "D")
     if pays((x.dtype, x.dtype), 1, x.nbytes):
-        _twiddle_rows(x, rest, *table, float(scale))
+        _twiddle_rows(
+            x,
+            rest,
+            *table,
+            float(scale),
+        )
         return
     step = max(1, _PART // max(1, x[:1].size))
     for first in range(0, len(x), step):
-        _twiddle_by_numpy(x[first : first + step], rest[first : first + step], table, scale)
+        _twiddle_by_numpy(
+            x[first : first + step],
+            rest[first : first + step],
+            table,
+            scale,
+        )
 
 
-def _twiddle_by_numpy(x: Array, rest: Ints, table: PhaseTable, scale: Any) -> None:
+def _twiddle_by_numpy(
+    x: Array,
+    rest: Ints,
+    table: PhaseTable,
+    scale: Any,
+) -> None:
     """Multiply some rows like `_twiddle_rows`, with the same bits."""
     rows, digits, width = x.shape
     outer = -(-digits // _INNER) * _INNER
@@ -343,7 +455,12 @@ def _twiddle_by_numpy(x: Array, rest: Ints, table: PhaseTable, scale: Any) -> No
     for first in range(0, digits, step):
         part = x[:, first : first + step]
         product = _product(part, factors[:, first : first + step, None])
-        np.copyto(part, product, "same_kind", where=~is_unchanged)
+        np.copyto(
+            part,
+            product,
+            "same_kind",
+            where=~is_unchanged,
+        )
 
 
 def _product(a: Array, b: Any) -> Array:
@@ -355,7 +472,13 @@ def _product(a: Array, b: Any) -> Array:
 
 
 def multiply_chirp(
-    x: Array, rest: Ints, stride: int, length: int, sign: int, factor: Any, turns: int = 0
+    x: Array,
+    rest: Ints,
+    stride: int,
+    length: int,
+    sign: int,
+    factor: Any,
+    turns: int = 0,
 ) -> None:
     """Multiply ``x[l, f, b]`` by factor * exp(sign*1j*pi*n**2/length), n = rest[l] + f*stride.
 
@@ -373,16 +496,36 @@ def multiply_chirp(
         square = (mulmod(n, n, modulus) + sign * turns * (modulus // 4)) % modulus
         counts = np.clip(-((np.asarray(rest, np.int64) - length) // stride), 0, x.shape[1])
         by_place = square, step, 2 * squared % modulus, counts
-        _chirp_rows(batches, *by_place, *phase_table(modulus, sign), modulus, float(factor))
+        _chirp_rows(
+            batches,
+            *by_place,
+            *phase_table(modulus, sign),
+            modulus,
+            float(factor),
+        )
         return
     factor = factor * (1, 1j, -1, -1j)[turns % 4]
     n = np.add.outer(rest, np.arange(x.shape[1], dtype=np.int64) * stride)
     batches[:, n >= length] = 0
-    batches *= (factor * chirp(n, length, sign, x.dtype))[..., None]
+    batches *= (
+        factor
+        * chirp(
+            n,
+            length,
+            sign,
+            x.dtype,
+        )
+    )[..., None]
 
 
 def chirp_filter(
-    n: Ints, padded: int, length: int, sign: int, dtype: Any, step: int = 1, offset: int = 0
+    n: Ints,
+    padded: int,
+    length: int,
+    sign: int,
+    dtype: Any,
+    step: int = 1,
+    offset: int = 0,
 ) -> Array:
     """Return values of the convolution's filter at places n of an axis of length `padded`.
 
@@ -392,13 +535,27 @@ def chirp_filter(
     if np.dtype(dtype).char != "G" and length < _SHORT:
         found = np.empty(n.size, dtype)
         tables = phase_table(2 * length, sign)
-        _filter_values(found, n.ravel(), padded, length, step, offset, *tables, 1 / padded)
+        _filter_values(
+            found,
+            n.ravel(),
+            padded,
+            length,
+            step,
+            offset,
+            *tables,
+            1 / padded,
+        )
         return found.reshape(n.shape)
     lag = np.where(2 * n <= padded, n, n - padded)
     distance: Ints = np.absolute(step * lag + offset)
     inside = distance < length
     values = np.zeros(n.shape, np.result_type(dtype, np.complex128))
-    values[inside] = chirp(distance[inside], length, sign, values.dtype)
+    values[inside] = chirp(
+        distance[inside],
+        length,
+        sign,
+        values.dtype,
+    )
     values /= padded
     return values.astype(dtype, copy=False)
 
@@ -413,7 +570,12 @@ def index_of_places(digits: Sequence[Digit], places: Ints, stage: int = 0) -> In
     return index
 
 
-def _roots(t: Ints, modulus: int, sign: int, dtype: np.dtype[Any]) -> Array:
+def _roots(
+    t: Ints,
+    modulus: int,
+    sign: int,
+    dtype: np.dtype[Any],
+) -> Array:
     """Return powers of exp(sign*2j*pi/modulus), from reduced integers."""
     return phase_table(modulus, sign, "G" if dtype.char in "gG" else "D").at(t % modulus)
 
@@ -425,14 +587,24 @@ def _before(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:
     if plan.type == 2:
         return np.where(index < (n + 1) // 2, 1.0, -1.0) if plan.sine else None
     if plan.type == 3:
-        factor = _roots(index, 4 * n, +1, wide)
+        factor = _roots(
+            index,
+            4 * n,
+            +1,
+            wide,
+        )
         return np.where(index == 0, root, 1) * factor if plan.orthogonalize else factor
     if plan.type == 1 and plan.sine:
         return np.where(index <= n + 1, 1.0, -1.0)
     if plan.type == 1:
         return np.where(index % (n - 1) == 0, root, 1) if plan.orthogonalize else None
     if plan.halved:
-        return _roots(index, 2 * n, -1, wide)
+        return _roots(
+            index,
+            2 * n,
+            -1,
+            wide,
+        )
     return np.where((4 * index < n) == (index % 2 == 0), 1.0, -1.0)
 
 
@@ -441,7 +613,12 @@ def _after(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:
     n = plan.length
     root = np.sqrt(np.ones((), wide).real / 2)
     if plan.type == 2:
-        factor = 2 * _roots(index, 4 * n, -1, wide)
+        factor = 2 * _roots(
+            index,
+            4 * n,
+            -1,
+            wide,
+        )
         return np.where(index == 0, root, 1) * factor if plan.orthogonalize else factor
     if plan.type == 3:
         return np.where(index < (n + 1) // 2, 1.0, -1.0) if plan.sine else None
@@ -450,17 +627,33 @@ def _after(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:
     if plan.type == 1:
         return np.where(index % (n - 1) == 0, root, 1) if plan.orthogonalize else None
     if plan.halved:
-        return 2 * _roots(4 * index + 1, 8 * n, -1, wide)
+        return 2 * _roots(
+            4 * index + 1,
+            8 * n,
+            -1,
+            wide,
+        )
     place = np.where(index <= n // 2, index, index - n) + n // 2
     sign = np.where(place % 2 == 0, 2, -2) if plan.sine else 2
-    return sign * _roots(2 * place + 1, 8, -1, wide)
+    return sign * _roots(
+        2 * place + 1,
+        8,
+        -1,
+        wide,
+    )
 
 
 def _along(factor: Array, axis: int, ndim: int) -> Array:
     return factor.reshape(*(-1 if a == axis else 1 for a in range(ndim)))
 
 
-def before_points(block: Array, plan: Cosines, axis: int, bounds: Index, block_id: Index) -> Array:
+def before_points(
+    block: Array,
+    plan: Cosines,
+    axis: int,
+    bounds: Index,
+    block_id: Index,
+) -> Array:
     """Return the FFT's input: the arranged values times factors.
 
     Parameters
@@ -485,11 +678,25 @@ def before_points(block: Array, plan: Cosines, axis: int, bounds: Index, block_i
         if factor is None:
             return block
         kind = np.result_type(block.dtype, np.complex64 if factor.dtype.kind == "c" else block)
-        return _times(block, factor, axis, kind)
+        return _times(
+            block,
+            factor,
+            axis,
+            kind,
+        )
     before = block.shape[:axis]
     after = block.shape[axis + 1 :]
     out: Array = allocate((*before, high - low, *after), np.result_type(block, np.complex64))
-    out.real, imag = np.moveaxis(block.reshape(*before, high - low, 2, *after), axis + 1, 0)
+    out.real, imag = np.moveaxis(
+        block.reshape(
+            *before,
+            high - low,
+            2,
+            *after,
+        ),
+        axis + 1,
+        0,
+    )
     (np.negative if plan.type == 3 else np.positive)(imag, out=out.imag)
     assert factor is not None
     out *= _along(factor, axis, out.ndim).astype(out.dtype, copy=False)
@@ -497,7 +704,12 @@ def before_points(block: Array, plan: Cosines, axis: int, bounds: Index, block_i
 
 
 def after_points(
-    block: Array, plan: Cosines, axis: int, bounds: Index, divisor: Divisor, block_id: Index
+    block: Array,
+    plan: Cosines,
+    axis: int,
+    bounds: Index,
+    divisor: Divisor,
+    block_id: Index,
 ) -> Array:
     """Return the FFT's output times factors, before the arrangement of the result.
 
@@ -518,7 +730,12 @@ def after_points(
     real = block.real.dtype
     factors = (np.ones(1, real) if factors is None else factors) * factor(divisor, block.dtype)
     if block.dtype.kind != "c":
-        return _times(block, factors, axis, real)
+        return _times(
+            block,
+            factors,
+            axis,
+            real,
+        )
     kind = block.dtype if factors.dtype.kind == "c" else real
     turned = _along(factors, axis, block.ndim).astype(kind, copy=False)
     if not plan.pairs_out:
@@ -539,7 +756,12 @@ def after_points(
     return out.reshape(*block.shape[:axis], 2 * (high - low), *block.shape[axis + 1 :])
 
 
-def _times(block: Array, factor: Array, axis: int, dtype: np.dtype[Any]) -> Array:
+def _times(
+    block: Array,
+    factor: Array,
+    axis: int,
+    dtype: np.dtype[Any],
+) -> Array:
     """Return a block times factors along an axis, in a dtype."""
     out: Array = allocate(block.shape, dtype)
     kind = dtype if factor.dtype.kind == "c" else np.empty(0, dtype).real.dtype
@@ -582,7 +804,12 @@ def ends_scaled(
         factors[:1] *= block.dtype.type(ends[0])
     if high == length:
         factors[-1:] *= block.dtype.type(ends[1])
-    return _times(block, factors, axis, block.dtype)
+    return _times(
+        block,
+        factors,
+        axis,
+        block.dtype,
+    )
 
 
 def ends_of(plan: Cosines, *, out: bool) -> tuple[Any, Any]:

@@ -90,7 +90,13 @@ class Traffic:
 
 
 #: Copies of an exchange that no round follows.
-NO_ROUND = Traffic("shards", stored=False, direct=False, tiling=None, tiles=0)
+NO_ROUND = Traffic(
+    "shards",
+    stored=False,
+    direct=False,
+    tiling=None,
+    tiles=0,
+)
 
 
 @dataclass(frozen=True)
@@ -310,7 +316,12 @@ class Model:
         The dtypes are those of the blocks before and after the round.
         """
         shape = round_.target.full_shape
-        memory = _block_memory(round_, dtype, result_dtype, contiguous_strides(shape))
+        memory = _block_memory(
+            round_,
+            dtype,
+            result_dtype,
+            contiguous_strides(shape),
+        )
         return block_tiling(
             program_of(round_),
             memory,
@@ -325,7 +336,12 @@ class Model:
         round_ = stage.round_
         if round_ is None:
             return NO_ROUND
-        memory = _block_memory(round_, stage.dtype, stage.result_dtype, stage.result_strides)
+        memory = _block_memory(
+            round_,
+            stage.dtype,
+            stage.result_dtype,
+            stage.result_strides,
+        )
         is_verified = self.verify != "none"
         way = way_of(
             program_of(round_),
@@ -422,7 +438,12 @@ class Model:
 
     def _of_device(self, round_: Round, device: DeviceProfile, order: tuple[int, ...]) -> float:
         """Return the seconds of a device for each of many blocks of a round."""
-        parts = tile_plans(round_, self.dtype, device.nbytes, order=order)
+        parts = tile_plans(
+            round_,
+            self.dtype,
+            device.nbytes,
+            order=order,
+        )
         passes = [tile_pass for tiles in parts for tile_pass in tiles.passes]
         blocks = max(1, round_.source.blocks)
         blocks_in_turn = 1

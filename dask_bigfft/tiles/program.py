@@ -70,7 +70,15 @@ Index = tuple[Term, ...]
 def constant_index(value: int) -> Index:
     """Return the index that has one value everywhere."""
     digit = NO_MODULUS // 2
-    return (Term(0, divisor=digit, modulus=2, stride=value, offset=digit),)
+    return (
+        Term(
+            0,
+            divisor=digit,
+            modulus=2,
+            stride=value,
+            offset=digit,
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -273,7 +281,15 @@ def programs_of(
     lines: list[_Line] = []
     for step, lengths in zip(round_.steps, digits, strict=True):
         block_dim = round_.dim(step)
-        lines.append(_Line(round_, step, lengths, block_dim, first_dims))
+        lines.append(
+            _Line(
+                round_,
+                step,
+                lengths,
+                block_dim,
+                first_dims,
+            )
+        )
     # The digit in each dimension of a line, as far as its steps are done.
     places = [[own.source for own in line.steps[: len(line.lengths)]] for line in lines]
     programs: list[Program] = []
@@ -378,7 +394,12 @@ class _Line:
     def others(self, layout: Layout, stage: int) -> Index:
         """Return the index of a stage from the axis' other dimensions."""
         axis = layout.axes[self.step.axis]
-        terms = axis_terms(axis, stage, self._axis_first_block_dim, skip=self.block_dim)
+        terms = axis_terms(
+            axis,
+            stage,
+            self._axis_first_block_dim,
+            skip=self.block_dim,
+        )
         return tuple(replace(term, dim=self.first_dims[term.dim]) for term in terms)
 
     def own(self, digits: Sequence[Digit], stage: int, stride: int = 1) -> Index:
@@ -386,9 +407,23 @@ class _Line:
         terms: list[Term] = []
         for dim, digit in enumerate(digits, self.first_dim):
             if digit.stage == stage and digit.size > 1:
-                terms.append(Term(dim, 1, NO_MODULUS, digit.stride * stride))
+                terms.append(
+                    Term(
+                        dim,
+                        1,
+                        NO_MODULUS,
+                        digit.stride * stride,
+                    )
+                )
         # A digit with a single value is at position 0.
-        return tuple(terms) or (Term(self.first_dim, 1, NO_MODULUS, stride),)
+        return tuple(terms) or (
+            Term(
+                self.first_dim,
+                1,
+                NO_MODULUS,
+                stride,
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -452,7 +487,19 @@ class _PassStep:
             # After a convolution it belongs to the inverse FFT.
             sign = own.sign if own.convolve is None else -own.sign
             others = self.line.own(self.digits_after, stage=own.target.stage - 1)
-            yield Twiddle(own.twiddle, sign, (Term(self.dim, 1, NO_MODULUS, 1),), others)
+            yield Twiddle(
+                own.twiddle,
+                sign,
+                (
+                    Term(
+                        self.dim,
+                        1,
+                        NO_MODULUS,
+                        1,
+                    ),
+                ),
+                others,
+            )
 
     def twiddles_after(self) -> Iterator[Twiddle]:
         """Yield the twiddle over the other digits of the axis that are still to be transformed."""
@@ -463,7 +510,13 @@ class _PassStep:
             own = line.own(self.digits_after, stage=line.last_stage)
             others = line.others(line.round.target, step.target.stage - 1)
             divisor = ONE if step.chirp_out is not None else step.divisor
-            yield Twiddle(step.twiddle, sign, own, others, divisor)
+            yield Twiddle(
+                step.twiddle,
+                sign,
+                own,
+                others,
+                divisor,
+            )
 
     def chirps_out(self) -> Iterator[ChirpFactor]:
         """Yield the chirp that multiplies the output of the line."""
@@ -472,7 +525,12 @@ class _PassStep:
         if self.ends and step.chirp_out is not None:
             own = line.own(self.digits_after, line.last_stage, step.target.stride)
             others = line.others(line.round.target, step.target.stage)
-            yield ChirpFactor(step.chirp_out, own, others, step.divisor)
+            yield ChirpFactor(
+                step.chirp_out,
+                own,
+                others,
+                step.divisor,
+            )
 
 
 def _pass_program(steps: Sequence[_PassStep]) -> Program:
@@ -502,8 +560,18 @@ def _filters(steps: Sequence[_PassStep]) -> Iterator[Operation]:
     for step in steps:
         if step.own.convolve is not None:
             line = step.line
-            yield Product(line.step.axis, line.first_dim, line.axis_first_dim, line.lengths)
-            yield FFT("c2c", (step.dim,), (step.own.length,), -line.step.sign)
+            yield Product(
+                line.step.axis,
+                line.first_dim,
+                line.axis_first_dim,
+                line.lengths,
+            )
+            yield FFT(
+                "c2c",
+                (step.dim,),
+                (step.own.length,),
+                -line.step.sign,
+            )
 
 
 def _add_factors(
@@ -516,7 +584,12 @@ def _add_factors(
         operations.append(multiply)
 
 
-def axis_terms(axis: AxisLayout, stage: int, first_dim: int, skip: int | None = None) -> Index:
+def axis_terms(
+    axis: AxisLayout,
+    stage: int,
+    first_dim: int,
+    skip: int | None = None,
+) -> Index:
     """Return the index of the digits of one stage, from the dimensions of an axis of a block.
 
     Parameters
@@ -551,7 +624,14 @@ def _group_terms(group: Group, stage: int, dim: int) -> Iterator[Term]:
     for number, digit in reversed(list(enumerate(group.digits))):
         if digit.stage == stage and digit.size > 1:
             modulus = digit.size if number else NO_MODULUS
-            yield Term(dim, divisor, modulus, digit.stride, group.offset, size)
+            yield Term(
+                dim,
+                divisor,
+                modulus,
+                digit.stride,
+                group.offset,
+                size,
+            )
         divisor *= max(digit.size, 1)
 
 
@@ -560,7 +640,13 @@ def _fft(kind: Kind, steps: Sequence[_PassStep]) -> FFT:
     dims = tuple(step.dim for step in steps)
     lengths = tuple(step.own.length for step in steps)
     divisor = reduce(mul, (step.fft_divisor for step in steps))
-    return FFT(kind, dims, lengths, steps[0].own.sign, divisor)
+    return FFT(
+        kind,
+        dims,
+        lengths,
+        steps[0].own.sign,
+        divisor,
+    )
 
 
 def _joined(operations: Sequence[Operation]) -> list[Operation]:

@@ -309,7 +309,12 @@ def _nearest(key: str) -> str | None:
     if similar_names:
         return keys_by_name[similar_names[0]]
     last_parts = {known: known.rpartition(".")[2] for known in SETTINGS}
-    similar_parts = difflib.get_close_matches(key.rpartition(".")[2], last_parts.values(), 1, NEAR)
+    similar_parts = difflib.get_close_matches(
+        key.rpartition(".")[2],
+        last_parts.values(),
+        1,
+        NEAR,
+    )
     similar_keys = [known for known, part in last_parts.items() if part in similar_parts]
     nearest = difflib.get_close_matches(key, similar_keys, n=1, cutoff=0)
     return nearest[0] if nearest else None

@@ -98,7 +98,13 @@ def _transform(
     array = parse_array(x, "fft")
     similar = "fftn" if name.endswith("n") else "fft"
     spec = transform_spec(similar, array.shape, array.dtype, s, axes, norm)
-    plans = _plans(spec, sine="s" in name, kind=kind, norm=norm, orthogonalize=orthogonalize)
+    plans = _plans(
+        spec,
+        sine="s" in name,
+        kind=kind,
+        norm=norm,
+        orthogonalize=orthogonalize,
+    )
     if is_inverse:  # by the forward transform of the opposite type
         norm = _opposite(norm)
     inner = inner_extras(options, order="natural")
@@ -109,7 +115,12 @@ def _transform(
         values = by_block(_complex_block, real, imag, dtype=dtype)
     else:
         values = _all_axes(array, plans, norm, inner)
-    chunks = parse_chunks(options.get("chunks"), array.chunks, values.shape, values.dtype)
+    chunks = parse_chunks(
+        options.get("chunks"),
+        array.chunks,
+        values.shape,
+        values.dtype,
+    )
     if chunks is None:
         return values
     return _gathered(values, chunks)
@@ -377,7 +388,12 @@ def idstn() -> None:
     """
 
 
-_INVERSE: dict[int, Type] = {1: 1, 2: 3, 3: 2, 4: 4}
+_INVERSE: dict[int, Type] = {
+    1: 1,
+    2: 3,
+    3: 2,
+    4: 4,
+}
 
 
 # --- one axis -------------------------------------------------------------------------------
@@ -507,15 +523,33 @@ def _by_waves(
     if is_on_gpu(a._meta):
         window = (0, plan.length)
         sum_plan = make_plan(
-            values, "fft", plan.waves.period, axis, windows={axis: window}, **inner
+            values,
+            "fft",
+            plan.waves.period,
+            axis,
+            windows={axis: window},
+            **inner,
         )
     else:
         sum_plan = make_plan(values, "fft", plan.length, axis, waves=plan.waves, **inner)
     sums = applied(values, sum_plan)
-    return _with_ends(sums, plan, axis, twiddle.factor(divisor, a.dtype), out=True)
+    return _with_ends(
+        sums,
+        plan,
+        axis,
+        twiddle.factor(divisor, a.dtype),
+        out=True,
+    )
 
 
-def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> Any:
+def _with_ends(
+    a: Any,
+    plan: Cosines,
+    axis: int,
+    factor: Any,
+    *,
+    out: bool,
+) -> Any:
     """Return the array times a factor, with other factors at both ends of an axis.
 
     On GPUs the phases are applied, too, that make a complex FFT of the sum.
@@ -530,7 +564,14 @@ def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> A
     if not is_on_gpu(a._meta):
         return by_block(twiddle.ends_scaled, a, dtype=a.dtype, **arguments)
     dtype = np.empty(0, a.dtype).real.dtype if out else np.result_type(a.dtype, np.complex64)
-    return by_block(waved_on_gpu, a, dtype=dtype, waves=plan.waves, out=out, **arguments)
+    return by_block(
+        waved_on_gpu,
+        a,
+        dtype=dtype,
+        waves=plan.waves,
+        out=out,
+        **arguments,
+    )
 
 
 def _bounds(chunks: Sequence[int]) -> tuple[int, ...]:
@@ -618,7 +659,12 @@ def _one_axis(
     return _whole_axes(lines, plan, {axis: plan.length}, norm)
 
 
-def _whole_axes(a: Any, plan: Cosines, lengths: dict[int, int], norm: str | None) -> Any:
+def _whole_axes(
+    a: Any,
+    plan: Cosines,
+    lengths: dict[int, int],
+    norm: str | None,
+) -> Any:
     """Return SciPy's transform of axes that are whole in every block."""
     chunks = list(a.chunks)
     for axis, length in lengths.items():

@@ -171,7 +171,12 @@ def has_unit(values: object) -> bool:
     return isinstance(values, np.ndarray) and (hasattr(values, "unit") or hasattr(values, "units"))
 
 
-def parse_type(argument: str, value: Any, kinds: Any, allowed: str) -> Any:
+def parse_type(
+    argument: str,
+    value: Any,
+    kinds: Any,
+    allowed: str,
+) -> Any:
     """Return an argument that has one of some types; an error names it.
 
     >>> parse_type("axes", 1.5, (int, list), "an integer or a list")
@@ -195,7 +200,12 @@ def parse_choice(argument: str, value: Any, *allowed: str) -> Any:
     return value
 
 
-def parse_count(argument: str, value: Any, least: int = 1, most: int | None = None) -> int:
+def parse_count(
+    argument: str,
+    value: Any,
+    least: int = 1,
+    most: int | None = None,
+) -> int:
     """Return an argument that is a whole number from `least` to `most`; an error names it.
 
     Parameters
@@ -225,7 +235,12 @@ def parse_count(argument: str, value: Any, least: int = 1, most: int | None = No
     return count
 
 
-def parse_as(kind: Callable[[Any], T], argument: str, value: Any, allowed: str) -> T:
+def parse_as(
+    kind: Callable[[Any], T],
+    argument: str,
+    value: Any,
+    allowed: str,
+) -> T:
     """Return an argument converted by a type or function; an error names it.
 
     >>> parse_as(float, "fs", "fast", "a number")

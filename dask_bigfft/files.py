@@ -82,7 +82,12 @@ def sync_path(path: Path) -> None:
         os.fsync(file.handle)
 
 
-def explained(path: Path, error: OSError, missing: int, what: str) -> str:
+def explained(
+    path: Path,
+    error: OSError,
+    missing: int,
+    what: str,
+) -> str:
     """Return an error text for a file that could not be written, with the missing disk space.
 
     Parameters
@@ -240,7 +245,13 @@ class File:
             return False
         return begin % UNIT == 0 and values.ctypes.data % UNIT == 0
 
-    def _move(self, call: Any, values: Array, begin: int, direct: bool) -> int:
+    def _move(
+        self,
+        call: Any,
+        values: Array,
+        begin: int,
+        direct: bool,
+    ) -> int:
         """Read or write part of an array, its whole units by direct I/O if `direct` is true."""
         size = len(values)
         data = values.data

@@ -35,7 +35,12 @@ def _in_order(
     chosen_order = config.get("bigfft.order") if order is None else order
     if parse_orders(chosen_order, 1) == ("natural",):
         if digits is not None:
-            raise_invalid("digits", digits, "None in natural order", kind=ArgumentTypeError)
+            raise_invalid(
+                "digits",
+                digits,
+                "None in natural order",
+                kind=ArgumentTypeError,
+            )
         parsed_digits: tuple[int, ...] = (length,)
     elif digits is None:
         parsed_digits = transposed_digits(length)
@@ -150,7 +155,12 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     """
     if not isinstance(spectrum, da.Array):
         type_name = type(spectrum).__qualname__
-        raise_invalid("spectrum", type_name, "a dask.array.Array", kind=ArgumentTypeError)
+        raise_invalid(
+            "spectrum",
+            type_name,
+            "a dask.array.Array",
+            kind=ArgumentTypeError,
+        )
     plan, offsets = _plan_of(spectrum)
     if plan is None:
         allowed = "a spectrum as a transform returned it; for others fftfreq(n, d, "

@@ -165,4 +165,9 @@ def _folded(
         shifted = shifted_plan(shifted, {}, summed)
     if not shifted.fits_memory:
         return None
-    return transformed_array(source.array, shifted, source.carrier, source.shared())
+    return transformed_array(
+        source.array,
+        shifted,
+        source.carrier,
+        source.shared(),
+    )

@@ -173,7 +173,12 @@ def _parse_factors(rounds: Any, spec: TransformSpec) -> list[dict[int, int]]:
             factors = {spec.axes[0]: factors}
         is_mapping = isinstance(factors, Mapping) and len(factors) > 0
         if not is_mapping or not all(map(is_int, factors.values())):
-            raise_invalid("rounds", rounds, f"{allowed}, integers", kind=ArgumentTypeError)
+            raise_invalid(
+                "rounds",
+                rounds,
+                f"{allowed}, integers",
+                kind=ArgumentTypeError,
+            )
         if not all(n >= 1 or n == -1 for n in factors.values()):
             text = "factors of at least 1, or -1 for the remaining factor of an axis"
             raise_invalid("rounds", rounds, text)
@@ -306,7 +311,13 @@ def parse_chunks(
             raise_invalid("chunks", chunks, allowed)
         by_axis = {axis % len(shape): cut for axis, cut in chunks.items()}
         wanted = tuple(by_axis.get(axis, cut) for axis, cut in enumerate(preserved))
-    return normalized_chunks(chunks, wanted, shape, dtype, "'auto', 'preserve', or ")
+    return normalized_chunks(
+        chunks,
+        wanted,
+        shape,
+        dtype,
+        "'auto', 'preserve', or ",
+    )
 
 
 def normalized_chunks(
@@ -335,7 +346,12 @@ def parse_options(options: Mapping[str, Any], known: type = Options) -> None:
     """Raise an error for keywords that a class of keywords does not have."""
     for unknown in options.keys() - known.__annotations__.keys():
         allowed = f"another keyword: {', '.join(known.__annotations__)}"
-        raise_invalid(unknown, options[unknown], allowed, kind=ArgumentTypeError)
+        raise_invalid(
+            unknown,
+            options[unknown],
+            allowed,
+            kind=ArgumentTypeError,
+        )
 
 
 def inner_extras(options: Options, **named: Any) -> Extras:

@@ -179,7 +179,12 @@ def transform(
     """
     if out is not None:
         allowed = "None: a lazy result has no memory to be put into"
-        raise_invalid("out", type(out).__name__, allowed, kind=ArgumentTypeError)
+        raise_invalid(
+            "out",
+            type(out).__name__,
+            allowed,
+            kind=ArgumentTypeError,
+        )
     if axes is None and name.endswith("2"):  # None was asked for, which numpy.fft takes as all
         name = f"{name[:-1]}n"
     _warn(name, lengths, axes, stacklevel=5)
@@ -187,12 +192,25 @@ def transform(
     parse_options(extras, Extras)
     if _has_no_axes(name, lengths, axes, norm):
         return array
-    plan = make_plan(array, name, lengths, axes, norm, stored=_described(array), **extras)
+    plan = make_plan(
+        array,
+        name,
+        lengths,
+        axes,
+        norm,
+        stored=_described(array),
+        **extras,
+    )
     source, plan = take_over(array, plan)
     return _lazily(source, plan)
 
 
-def _has_no_axes(name: str, lengths: Any, axes: Any, norm: Any) -> bool:
+def _has_no_axes(
+    name: str,
+    lengths: Any,
+    axes: Any,
+    norm: Any,
+) -> bool:
     """Return True if no axis is to be transformed, so that the array is its own transform.
 
     Real transforms need an axis, as in NumPy and SciPy.
@@ -263,7 +281,12 @@ def _lazily(array: da.Array, plan: Plan) -> da.Array:
     return result
 
 
-def _warn(name: str, lengths: Any, axes: Any, stacklevel: int) -> None:
+def _warn(
+    name: str,
+    lengths: Any,
+    axes: Any,
+    stacklevel: int,
+) -> None:
     """Warn of arguments that NumPy 2 has deprecated."""
     if lengths is None or not takes_axes(name):
         return
@@ -324,8 +347,18 @@ def plan(
     """
     if type(a).__module__.partition(".")[0] == "xarray":
         allowed = "an array: plan(a.data), with axes by number, as a.get_axis_num returns them"
-        raise_invalid("a", type(a).__qualname__, allowed, kind=ArgumentTypeError)
-    where = {"n": n, "s": s, "axis": axis, "axes": axes}
+        raise_invalid(
+            "a",
+            type(a).__qualname__,
+            allowed,
+            kind=ArgumentTypeError,
+        )
+    where = {
+        "n": n,
+        "s": s,
+        "axis": axis,
+        "axes": axes,
+    }
     return plan_of_stored(a, None, kind, where, norm, extras)
 
 
@@ -366,7 +399,16 @@ def plan_of_stored(
     array = parse_array(a, kind)
     parse_options(extras, Extras)
     stored = stored or _described(array)
-    plan = make_plan(array, kind, lengths, axes, norm, stored=stored, writing=writing, **extras)
+    plan = make_plan(
+        array,
+        kind,
+        lengths,
+        axes,
+        norm,
+        stored=stored,
+        writing=writing,
+        **extras,
+    )
     _, plan = take_over(array, plan)
     return plan
 
@@ -374,7 +416,12 @@ def plan_of_stored(
 def applied(array: Any, plan: Plan, place: Any = None) -> da.Array:
     """Return the lazy result of a plan on an array."""
     configure_arena()
-    return transformed_array(array, plan, config.get("bigfft.exchange.carrier"), place=place)
+    return transformed_array(
+        array,
+        plan,
+        config.get("bigfft.exchange.carrier"),
+        place=place,
+    )
 
 
 def by_block(work: Callable[..., Any], /, *arrays: Any, dtype: Any, **keywords: Any) -> da.Array:

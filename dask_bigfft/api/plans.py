@@ -120,7 +120,12 @@ def _with_inner_choices(
     if signal_digits is not None:
         (axis,) = spec.axes
         orders: tuple[Order, ...] = ("transposed",)
-        spec = replace(spec, orders_in=orders, orders_out=orders, digits=((axis, signal_digits),))
+        spec = replace(
+            spec,
+            orders_in=orders,
+            orders_out=orders,
+            digits=((axis, signal_digits),),
+        )
     if windows:
         sorted_windows = tuple((axis, *window) for axis, window in sorted(windows.items()))
         spec = replace(spec, windows=sorted_windows)

@@ -169,7 +169,12 @@ def _workers(client: Any) -> Mapping[str, Mapping[str, Any]]:
 def _refuse_unwritable(path: str | os.PathLike[str]) -> None:
     """Raise an error for a file that cannot be written, before the measurements begin."""
     if not isinstance(path, str | os.PathLike):
-        raise_invalid("path", path, "the path of a file", kind=ArgumentTypeError)
+        raise_invalid(
+            "path",
+            path,
+            "the path of a file",
+            kind=ArgumentTypeError,
+        )
     file = Path(path).absolute()
     is_possible = config.is_path(path) and file.parent.is_dir() and not file.is_dir()
     if not is_possible or not os.access(file.parent, os.W_OK):

@@ -56,7 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 # --- failures --------------------------------------------------------------------------------
 
 #: Arguments of `run` and `calibrate` with another name on the command line.
-_TYPED = {"source": "IN", "a": "IN", "destination": "OUT", "path": "--output", "axis": "--axes"}
+_TYPED = {
+    "source": "IN",
+    "a": "IN",
+    "destination": "OUT",
+    "path": "--output",
+    "axis": "--axes",
+}
 
 
 def _failure(error: BaseException, args: argparse.Namespace) -> tuple[int, str]:

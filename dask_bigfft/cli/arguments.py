@@ -76,13 +76,28 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("input", "Zarr array or group, HDF5 or .npy file", "IN", type=Path)
     add("--component", "array within a Zarr group or HDF5 file")
     add("--kind", "fft, ifft, rfftn, ... (default: fftn)", default="fftn")
-    add("--axes", "transformed axes, as numbers or names of dimensions", "A,B", type=words)
-    add("--n", "length of the transform, for kinds of one axis", "N", type=int)
+    add(
+        "--axes",
+        "transformed axes, as numbers or names of dimensions",
+        "A,B",
+        type=words,
+    )
+    add(
+        "--n",
+        "length of the transform, for kinds of one axis",
+        "N",
+        type=int,
+    )
     text = "lengths of the transform by axis; without --axes of the last axes, and only of these"
     add("--s", text, "N,M", type=integers)
     add("--norm", "backward (default), ortho or forward")
     add("--order", "spectrum's order: natural (default), transposed, or one per axis", type=words)
-    add("--chunks", "chunks of the result: auto, preserve, lengths or 64MiB", "N,M", type=words)
+    add(
+        "--chunks",
+        "chunks of the result: auto, preserve, lengths or 64MiB",
+        "N,M",
+        type=words,
+    )
     add("--memory-limit", "memory that one process may use, such as '4 GiB'", "SIZE")
     add("--variant", f"data movement: {_names('variant')}")
     add("--kernel", f"FFT library: {_names('kernel')}")
@@ -101,7 +116,12 @@ def _add_place(parser: argparse.ArgumentParser, schedulers: str) -> None:
     """Add the options of every command; `schedulers` is the help of one."""
     add = parser.add_argument
     add("--scheduler", default="threads", metavar="NAME", help=schedulers)
-    add("--workers", type=count, metavar="N", help="number of threads, or of processes")
+    add(
+        "--workers",
+        type=count,
+        metavar="N",
+        help="number of threads, or of processes",
+    )
     add("--traceback", action="store_true", help="show where an error comes from")
 
 
@@ -127,7 +147,12 @@ def parser() -> argparse.ArgumentParser:
     text += "plans are made for what was found from then on"
     calibrate = commands.add_parser("calibrate", help=text, description=text)
     text = "where the profile goes, in a folder that exists (default: the user's cache directory)"
-    calibrate.add_argument("--output", metavar="FILE", type=Path, help=text)
+    calibrate.add_argument(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help=text,
+    )
     _add_place(calibrate, "threads (default), processes, or the address of a cluster")
     return main_parser
 
@@ -150,7 +175,13 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
     text = "chunks without a file: refuse (default), or fill, which reads the fill value"
     add("--missing-chunks", default="refuse", metavar="NAME", help=text)
     text = "missing values (_FillValue, missing_value): refuse (default), or their replacement"
-    add("--missing", default="refuse", metavar="NUMBER", type=number, help=text)
+    add(
+        "--missing",
+        default="refuse",
+        metavar="NUMBER",
+        type=number,
+        help=text,
+    )
     flag("--quiet", "show no progress")
 
 

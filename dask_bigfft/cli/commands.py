@@ -94,4 +94,8 @@ def _print_report(report: runs.Done) -> None:
     print(f"{report.path}: {title} in {rounds}; {sizes} in {seconds} ({speed})")
 
 
-COMMANDS = {"run": _run, "plan": _plan, "calibrate": _calibrate}
+COMMANDS = {
+    "run": _run,
+    "plan": _plan,
+    "calibrate": _calibrate,
+}

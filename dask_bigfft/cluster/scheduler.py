@@ -232,13 +232,21 @@ def samples(state: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], dic
         values["left_seconds"] = run["left"] or 0.0
         yield "run", {"plan": run["token"], "name": run["name"], "state": run["state"]}, values
         for row in run["phases"]:
-            labels = {"plan": run["token"], "phase": row["phase"], "index": str(row["index"])}
+            labels = {
+                "plan": run["token"],
+                "phase": row["phase"],
+                "index": str(row["index"]),
+            }
             yield "phase", labels, {"bytes": row["nbytes"], "thread_seconds": row["seconds"]}
     for worker in state["workers"]:
         sizes = {name: worker["arena"].get(name, 0) for name in ("allocated_bytes", "idle_bytes")}
         yield "arena", {"worker": worker["address"]}, sizes
         for place, device in enumerate(worker["devices"]):
-            labels = {"worker": worker["address"], "device": str(place), "name": device["name"]}
+            labels = {
+                "worker": worker["address"],
+                "device": str(place),
+                "name": device["name"],
+            }
             memory = {"memory_bytes": device["memory"], "budget_bytes": device["budget"]}
             yield "device", labels, {"busy_share": device["busy_share"], **memory}
 

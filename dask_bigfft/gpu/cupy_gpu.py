@@ -192,7 +192,12 @@ def route(view: View, direction: int, is_pinned: bool) -> tuple[Route, tuple[Cop
     return "engine", calls
 
 
-def table_2d(calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int) -> Any:
+def table_2d(
+    calls: tuple[Copy, ...],
+    hosts: Any,
+    devices: Any,
+    direction: int,
+) -> Any:
     """Return `CUDA_MEMCPY2D` structures, one row of 16 words each, for views at these addresses.
 
     >>> call = Copy(8, 0, 256, 4, pitch=1024, device_pitch=256)
@@ -215,7 +220,12 @@ def table_2d(calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int) 
     return table.reshape(-1, 16)
 
 
-def structure_3d(copy: Copy, host: int, device: int, direction: int) -> npt.NDArray[np.uint64]:
+def structure_3d(
+    copy: Copy,
+    host: int,
+    device: int,
+    direction: int,
+) -> npt.NDArray[np.uint64]:
     """Return a ``cudaMemcpy3DParms`` as 20 words, for a copy between these addresses."""
     # Each side has its address, pitch, width, and number of rows from plane to plane.
     host_rows = copy.plane // copy.pitch
@@ -243,7 +253,11 @@ def _driver() -> Any:
 
 
 def submit_2d(
-    calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int, stream: int
+    calls: tuple[Copy, ...],
+    hosts: Any,
+    devices: Any,
+    direction: int,
+    stream: int,
 ) -> bool | None:
     """Enqueue copies without releasing the GIL; return False if the memory is refused.
 
@@ -299,7 +313,13 @@ class Event:
 # --- the device -------------------------------------------------------------------------------
 
 
-def compute(plans: FFTPlans, op: Compute, source: int, target: int, work: int) -> None:
+def compute(
+    plans: FFTPlans,
+    op: Compute,
+    source: int,
+    target: int,
+    work: int,
+) -> None:
     """Enqueue an operation on arrays at these addresses in the current stream."""
     if isinstance(op, FFT):
         plans.fft(op, source, target, work)
@@ -484,7 +504,11 @@ class CupyGPU:
         self._copy(stream, target, source, TO_HOST)
 
     def _copy(
-        self, stream: Stream, host: Array | ShardView, array: DeviceArray, direction: int
+        self,
+        stream: Stream,
+        host: Array | ShardView,
+        array: DeviceArray,
+        direction: int,
     ) -> None:
         """Copy a view, or shards of one form, between host and device.
 
@@ -512,7 +536,12 @@ class CupyGPU:
                 self._by_ring(stream, host, devices.tolist(), strides, direction)
 
     def _by_engine(
-        self, stream: Stream, calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int
+        self,
+        stream: Stream,
+        calls: tuple[Copy, ...],
+        hosts: Any,
+        devices: Any,
+        direction: int,
     ) -> bool:
         """Copy by the copy engines; return False if they refuse the memory."""
         if not (calls[0].narrow and self._own_tables):
@@ -540,11 +569,21 @@ class CupyGPU:
         with stream.touching:
             for host, call in itertools.product(hosts, calls):
                 kernels.touch(
-                    host + call.host, call.width, call.height, call.depth, call.pitch, call.plane
+                    host + call.host,
+                    call.width,
+                    call.height,
+                    call.depth,
+                    call.pitch,
+                    call.plane,
                 )
 
     def _submit(
-        self, stream: Stream, calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int
+        self,
+        stream: Stream,
+        calls: tuple[Copy, ...],
+        hosts: Any,
+        devices: Any,
+        direction: int,
     ) -> bool:
         """Enqueue calls of the copy engines; return False if they refuse the memory."""
         if len(hosts) > 1 and max(copy.depth for copy in calls) == 1:
@@ -561,7 +600,14 @@ class CupyGPU:
             return False
         return True
 
-    def _call(self, copy: Copy, host: int, device: int, direction: int, stream: int) -> None:
+    def _call(
+        self,
+        copy: Copy,
+        host: int,
+        device: int,
+        direction: int,
+        stream: int,
+    ) -> None:
         """Enqueue one call of the copy engines between these addresses."""
         target = device + copy.device
         source = host + copy.host
@@ -587,7 +633,13 @@ class CupyGPU:
         else:
             self._rt.memcpyAsync(target, source, copy.width, direction, stream)
 
-    def _by_kernel(self, view: View, hosts: Any, devices: Any, direction: int) -> bool:
+    def _by_kernel(
+        self,
+        view: View,
+        hosts: Any,
+        devices: Any,
+        direction: int,
+    ) -> bool:
         """Copy by a kernel that accesses pinned memory; return False if misaligned."""
         dims, unit = kernels.rows(*view, (*hosts.tolist(), *devices.tolist()))
         if not unit:

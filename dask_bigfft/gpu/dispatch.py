@@ -363,7 +363,10 @@ def getting_ready(place: Place, nbytes: int, dtype: str) -> contextlib.ExitStack
 
 
 def on_device(
-    job: Job, incoming: BlockView, filters: Mapping[int, Array] | None, place: Place
+    job: Job,
+    incoming: BlockView,
+    filters: Mapping[int, Array] | None,
+    place: Place,
 ) -> Array | None:
     """Return a block after a round on a device; None if the CPU has to do it.
 
@@ -402,7 +405,15 @@ def on_device(
         job = replace(job, shards=shards.count, mirrored=shards.is_mirrored and plain)
     # In a hybrid round the CPU takes the block if no device is free.
     timeout = 0.0 if place.device == "hybrid" else None
-    block = _run(device_leases, job, source, place, nbytes, filters, timeout=timeout)
+    block = _run(
+        device_leases,
+        job,
+        source,
+        place,
+        nbytes,
+        filters,
+        timeout=timeout,
+    )
     is_in_target = block is not None and block is source.target
     return target if is_in_target else block
 

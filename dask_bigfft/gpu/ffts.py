@@ -213,35 +213,13 @@ def _along(op: FFT, first: int, last: int) -> Call:
     if inner == 1:
         source = Side(before, 1, size_before)
         target = Side(after, 1, size_after)
-        return Call(
-            Batch(
-                kind,
-                lengths,
-                source,
-                target,
-                rows,
-                double,
-            )
-        )
+        return Call(Batch(kind, lengths, source, target, rows, double))
     if kind != "c2c" and rows > 1 and lengths[0] * inner % 2:
-        return _staged(
-            kind,
-            lengths[0],
-            rows,
-            inner,
-            double,
-        )
+        return _staged(kind, lengths[0], rows, inner, double)
     if rows <= inner or kind != "c2c":  # neighbouring transforms are adjacent in memory
         source = Side(before, inner, 1)
         target = Side(after, inner, 1)
-        batch = Batch(
-            kind,
-            lengths,
-            source,
-            target,
-            inner,
-            double,
-        )
+        batch = Batch(kind, lengths, source, target, inner, double)
         return Call(
             batch,
             rows,
@@ -250,14 +228,7 @@ def _along(op: FFT, first: int, last: int) -> Call:
         )
     source = Side(before, inner, size_before * inner)
     target = Side(after, inner, size_after * inner)
-    batch = Batch(
-        kind,
-        lengths,
-        source,
-        target,
-        rows,
-        double,
-    )
+    batch = Batch(kind, lengths, source, target, rows, double)
     return Call(
         batch,
         inner,

@@ -50,7 +50,12 @@ _NO_MODULUS = 1 << 53
 #: Largest size of a group of dimensions for 32-bit indices.
 _NARROW = (1 << 32) - 1
 
-_UNITS = {2: "unsigned short", 4: "u32", 8: "uint2", 16: "uint4"}
+_UNITS = {
+    2: "unsigned short",
+    4: "u32",
+    8: "uint2",
+    16: "uint4",
+}
 
 #: Types of numeric kernel arguments; pointers are addresses.
 _NUMBERS: dict[str, Any] = {"u32": np.uint32, "long long": np.int64, "double": np.float64}

@@ -398,7 +398,12 @@ def waved_on_gpu(
         stride = 2 * waves.first
         constant = waves.first * waves.second
     index = Term(axis, 1, NO_MODULUS, stride, offset=low)
-    phases = Twiddle(modulus, -1, (index, *constant_index(constant)), constant_index(1))
+    phases = Twiddle(
+        modulus,
+        -1,
+        (index, *constant_index(constant)),
+        constant_index(1),
+    )
     dtype = np.result_type(block.dtype, np.complex64)
     by = Multiply(
         block.shape,

@@ -89,10 +89,20 @@ def slabs(view: Array, nbytes: int) -> Iterator[Part]:
 
 
 @intrinsic
-def _stream(typingctx, target, source, lines):  # type: ignore[no-untyped-def]
+def _stream(
+    typingctx,
+    target,
+    source,
+    lines,
+):  # type: ignore[no-untyped-def]
     """Copy lines to an address that is a multiple of `LINE`."""
 
-    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def code(
+        context,
+        builder,
+        signature,
+        arguments,
+    ):  # type: ignore[no-untyped-def]
         to, from_, count = arguments
         word = ir.IntType(64)
         line = ir.VectorType(word, LINE // 8).as_pointer()
@@ -108,10 +118,20 @@ def _stream(typingctx, target, source, lines):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _bytes(typingctx, target, source, count):  # type: ignore[no-untyped-def]
+def _bytes(
+    typingctx,
+    target,
+    source,
+    count,
+):  # type: ignore[no-untyped-def]
     """Copy a few bytes between addresses."""
 
-    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def code(
+        context,
+        builder,
+        signature,
+        arguments,
+    ):  # type: ignore[no-untyped-def]
         byte = ir.IntType(8).as_pointer()
         to, from_ = (builder.inttoptr(address, byte) for address in arguments[:2])
         cgutils.raw_memcpy(builder, to, from_, arguments[2], 1)
@@ -121,7 +141,17 @@ def _bytes(typingctx, target, source, count):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def copy_rows(target, source, width, counts, to, from_, low, high, streamed):  # type: ignore[no-untyped-def]
+def copy_rows(
+    target,
+    source,
+    width,
+    counts,
+    to,
+    from_,
+    low,
+    high,
+    streamed,
+):  # type: ignore[no-untyped-def]
     """Copy bytes `low` to `high - 1` of rows of some width; all numbers are unsigned."""
     line = np.uint64(LINE)
     row = low // width
@@ -233,7 +263,14 @@ def _serve(at, table):  # type: ignore[no-untyped-def]
         rows = copy[_ROWS:]
         ends = (copy[_TARGET], copy[_SOURCE])
         forms = (rows[:n], rows[n : 2 * n], rows[2 * n :])
-        copy_rows(*ends, copy[_WIDTH], *forms, low, high, copy[_STREAMED] > _NONE)
+        copy_rows(
+            *ends,
+            copy[_WIDTH],
+            *forms,
+            low,
+            high,
+            copy[_STREAMED] > _NONE,
+        )
         _lock(at[_MUTEX])  # which also orders streamed stores before later ones
         copy[_LEFT] -= high - low
         if copy[_LEFT] == _NONE:
@@ -456,7 +493,13 @@ class Ring:
             buffer.staged.append((number, staged, part))
             loading.parts.popleft()
 
-    def load(self, views: Iterable[Array], copy: Copy, mark: Marks, of: object = None) -> None:
+    def load(
+        self,
+        views: Iterable[Array],
+        copy: Copy,
+        mark: Marks,
+        of: object = None,
+    ) -> None:
         """Copy views to the GPU, several in one buffer if they are small.
 
         After an error or an interrupt the buffers are free again. The GPU may still read some of

@@ -642,12 +642,7 @@ class _Tile:
             own = cut_box(box, own_part)
             if not own:
                 continue
-            image = image_of(
-                box,
-                own,
-                image_starts,
-                image_steps,
-            )
+            image = image_of(box, own, image_starts, image_steps)
             own_part_of_tile = (*part[:first], *own, *part[behind:])
             image_part = (*part[:first], *image, *part[behind:])
             shape = shape_of(image_part)
@@ -673,13 +668,7 @@ class _Tile:
         for shape, (source, target), by in copies:
             self.computations.append(
                 Computation(
-                    Strided(
-                        shape,
-                        *source,
-                        *target,
-                        self.dtype,
-                        by,
-                    ),
+                    Strided(shape, *source, *target, self.dtype, by),
                     *ends,
                 )
             )

@@ -161,7 +161,11 @@ class Interval:
 
 
 def shared_with_device(
-    job: Job, incoming: BlockView, library: FFTLibrary, filters: Mapping[int, Array], place: Place
+    job: Job,
+    incoming: BlockView,
+    library: FFTLibrary,
+    filters: Mapping[int, Array],
+    place: Place,
 ) -> Array | None:
     """Return a block after a round that the CPU and a device share.
 
@@ -297,7 +301,11 @@ def _cpu_tiles(
 
 
 def _divided(
-    job: Job, incoming: BlockView, library: FFTLibrary, place: Place, devices: Leases
+    job: Job,
+    incoming: BlockView,
+    library: FFTLibrary,
+    place: Place,
+    devices: Leases,
 ) -> tuple[Interval, int] | None:
     """Return the rows of a block to share and the tasks per device; None if it is not shared."""
     round_ = job.round
@@ -345,7 +353,11 @@ def _free_dim(round_: Round, shape: tuple[int, ...]) -> int | None:
 
 
 def _part_reader(
-    incoming: BlockView, tiles: BlockTiles, engine: Engine, dim: int, out: Array
+    incoming: BlockView,
+    tiles: BlockTiles,
+    engine: Engine,
+    dim: int,
+    out: Array,
 ) -> Callable[[Part], Array | SegmentedView]:
     """Return a function that returns the host memory from which a device reads a part.
 

@@ -35,7 +35,13 @@ def _created_by(function: str, copy: bool = True) -> Any:
     def create(*args: Any, name: str | None = None, **kwargs: Any) -> Any:
         dasks_function = getattr(array_creation_dispatch.dispatch("numpy"), function)
         ordinary = dasks_function(*args, **kwargs)
-        return by_block(into_arena, ordinary, dtype=ordinary.dtype, name=name, copy=copy)
+        return by_block(
+            into_arena,
+            ordinary,
+            dtype=ordinary.dtype,
+            name=name,
+            copy=copy,
+        )
 
     return staticmethod(create)
 

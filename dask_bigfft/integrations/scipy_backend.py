@@ -83,11 +83,27 @@ def _transform(name: str, call: inspect.BoundArguments, plan: Any) -> da.Array:
         axes = range(-np.size(lengths), 0)  # as NumPy, which warns
     if plan is None:
         return calls.transform(
-            name, array, lengths=lengths, axes=axes, norm=norm, out=None, extras={}
+            name,
+            array,
+            lengths=lengths,
+            axes=axes,
+            norm=norm,
+            out=None,
+            extras={},
         )
     if not isinstance(plan, Plan):
         allowed = "None, or a plan of this library"
-        raise_invalid("plan", type(plan).__name__, allowed, kind=ArgumentTypeError)
+        raise_invalid(
+            "plan",
+            type(plan).__name__,
+            allowed,
+            kind=ArgumentTypeError,
+        )
     return calls.transform_as_planned(
-        name, array, lengths=lengths, axes=axes, norm=norm, given=plan
+        name,
+        array,
+        lengths=lengths,
+        axes=axes,
+        norm=norm,
+        given=plan,
     )

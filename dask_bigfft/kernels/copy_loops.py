@@ -38,7 +38,12 @@ inner = partial(compiled, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def _pointer(typing_context: Any, address: Any) -> Any:
     """Return an address as an untyped pointer."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(
+        context: Any,
+        builder: Any,
+        signature: Any,
+        args: Any,
+    ) -> Any:
         return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
 
     return types.voidptr(types.intp), codegen
@@ -48,7 +53,12 @@ def _pointer(typing_context: Any, address: Any) -> Any:
 def _prefetch(typing_context: Any, memory: Any, place: Any) -> Any:
     """Load the cache line of a value; a place outside of the memory does no harm."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(
+        context: Any,
+        builder: Any,
+        signature: Any,
+        args: Any,
+    ) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
         line = builder.bitcast(builder.gep(data, [args[1]]), context.get_value_type(types.voidptr))
         number = ir.IntType(32)
@@ -67,7 +77,14 @@ def _memory_from(address, like):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _normalise(row, head, dims, count, source_step, target_step):  # type: ignore[no-untyped-def]
+def _normalise(
+    row,
+    head,
+    dims,
+    count,
+    source_step,
+    target_step,
+):  # type: ignore[no-untyped-def]
     """Sort dimensions by decreasing target stride, drop length-1 ones and merge contiguous ones."""
     used = 0
     for d in range(dims):
@@ -104,7 +121,19 @@ def _normalise(row, head, dims, count, source_step, target_step):  # type: ignor
 
 
 @inner
-def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+def _lines(
+    source,
+    target,
+    s0,
+    t0,
+    n,
+    sn,
+    tn,
+    m,
+    sm,
+    tm,
+    conjugate,
+):  # type: ignore[no-untyped-def]
     """Copy n lines of m values; both sides are dense along the line.
 
     Places are unsigned: numba tests signed ones for being negative at every access.
@@ -132,7 +161,20 @@ def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ig
 
 
 @inner
-def _copy_tile(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+def _copy_tile(
+    source,
+    target,
+    buffer,
+    s0,
+    t0,
+    n,
+    sn,
+    tn,
+    m,
+    sm,
+    tm,
+    conjugate,
+):  # type: ignore[no-untyped-def]
     """Copy n x m values, at most TILE each way, through a buffer."""
     for j in range(m):
         at = s0 + j * sm
@@ -148,7 +190,16 @@ def _copy_tile(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):
 
 
 @partial(inner, inline="always")
-def _four(source, target, s, t, sn, sm, tn, conjugate):  # type: ignore[no-untyped-def]
+def _four(
+    source,
+    target,
+    s,
+    t,
+    sn,
+    sm,
+    tn,
+    conjugate,
+):  # type: ignore[no-untyped-def]
     """Transpose 4 x 4 values: the source is dense one way, the target the other."""
     for k in range(4):
         at = s + np.uintp(k) * sn
@@ -166,7 +217,18 @@ def _four(source, target, s, t, sn, sm, tn, conjugate):  # type: ignore[no-untyp
 
 
 @inner
-def _dense_plane(source, target, s0, t0, n, sn, tn, m, sm, conjugate):  # type: ignore[no-untyped-def]
+def _dense_plane(
+    source,
+    target,
+    s0,
+    t0,
+    n,
+    sn,
+    tn,
+    m,
+    sm,
+    conjugate,
+):  # type: ignore[no-untyped-def]
     """Copy n x m values, multiples of 4; the source is dense along n, the target along m."""
     s0, t0, sn = np.uintp(s0), np.uintp(t0), np.uintp(sn)
     sm, tn = np.uintp(sm), np.uintp(tn)
@@ -182,14 +244,38 @@ def _dense_plane(source, target, s0, t0, n, sn, tn, m, sm, conjugate):  # type: 
 
 
 @inner
-def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+def _plane(
+    source,
+    target,
+    buffer,
+    s0,
+    t0,
+    n,
+    sn,
+    tn,
+    m,
+    sm,
+    tm,
+    conjugate,
+):  # type: ignore[no-untyped-def]
     """Copy n x m values; the source is dense along n, the target along m."""
     n_done = 0
     m_done = 0
     if abs(sn) == 1 and tm == 1:
         n_done = n - n % 4
         m_done = m - m % 4
-        _dense_plane(source, target, s0, t0, n_done, sn, tn, m_done, sm, conjugate)
+        _dense_plane(
+            source,
+            target,
+            s0,
+            t0,
+            n_done,
+            sn,
+            tn,
+            m_done,
+            sm,
+            conjugate,
+        )
     for i0 in range(0, n, TILE):
         ni = min(TILE, n - i0)
         # Right of the rectangle that is done, and below it.
@@ -198,7 +284,20 @@ def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # 
             mj = min(TILE, m - j0)
             s = s0 + i0 * sn + j0 * sm
             t = t0 + i0 * tn + j0 * tm
-            _copy_tile(source, target, buffer, s, t, ni, sn, tn, mj, sm, tm, conjugate)
+            _copy_tile(
+                source,
+                target,
+                buffer,
+                s,
+                t,
+                ni,
+                sn,
+                tn,
+                mj,
+                sm,
+                tm,
+                conjugate,
+            )
 
 
 @inner
@@ -212,7 +311,16 @@ def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _copy_planes(source, target, buffer, dims, used, s_at, t_at, conjugate):  # type: ignore[no-untyped-def]
+def _copy_planes(
+    source,
+    target,
+    buffer,
+    dims,
+    used,
+    s_at,
+    t_at,
+    conjugate,
+):  # type: ignore[no-untyped-def]
     """Copy all planes; the target is dense along the last dimension of each."""
     index, count, source_step, target_step = dims
     last = used - 1
@@ -233,7 +341,20 @@ def _copy_planes(source, target, buffer, dims, used, s_at, t_at, conjugate):  # 
     tm = target_step[last]
     for _ in range(planes):
         if not straight:
-            _plane(source, target, buffer, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
+            _plane(
+                source,
+                target,
+                buffer,
+                s_at,
+                t_at,
+                n,
+                sn,
+                tn,
+                m,
+                sm,
+                tm,
+                conjugate,
+            )
         else:
             _lines(source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
         for d in range(last - 1, -1, -1):
@@ -250,7 +371,15 @@ def _copy_planes(source, target, buffer, dims, used, s_at, t_at, conjugate):  # 
 
 
 @inner
-def _clip(row, head, low, high, origin, source_size, target_size):  # type: ignore[no-untyped-def]
+def _clip(
+    row,
+    head,
+    low,
+    high,
+    origin,
+    source_size,
+    target_size,
+):  # type: ignore[no-untyped-def]
     """Crop a row to a tile in place; return False if nothing is left."""
     along = row[2]
     first = row[3]
@@ -272,7 +401,17 @@ def _clip(row, head, low, high, origin, source_size, target_size):  # type: igno
 
 
 @compiled
-def copy_rows(table, head, dims, low, high, origin, source_like, target_like, conjugate):  # type: ignore[no-untyped-def]
+def copy_rows(
+    table,
+    head,
+    dims,
+    low,
+    high,
+    origin,
+    source_like,
+    target_like,
+    conjugate,
+):  # type: ignore[no-untyped-def]
     """Do the parts of the copies of a table that are within a tile, row by row.
 
     `head` is the number of entries of a row before its dimensions, `HEAD` of `copies`.
@@ -307,4 +446,13 @@ def copy_rows(table, head, dims, low, high, origin, source_like, target_like, co
         source = _memory_from(row[0] + s_low * source_like.itemsize, source_like)
         target = _memory_from(row[1] + t_low * target_like.itemsize, target_like)
         dims_of = index, count, source_step, target_step
-        _copy_planes(source, target, buffer, dims_of, used, -s_low, -t_low, conjugate)
+        _copy_planes(
+            source,
+            target,
+            buffer,
+            dims_of,
+            used,
+            -s_low,
+            -t_low,
+            conjugate,
+        )

@@ -216,7 +216,13 @@ class FFTLibrary:
         allowed = f"one that {self.name} works in: {', '.join(sorted(map(str, self.dtypes)))}"
         raise_invalid("dtype", str(dtype), allowed, kind=KernelError)
 
-    def c2c(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale = "none") -> Array:
+    def c2c(
+        self,
+        x: Array,
+        dims: tuple[int, ...],
+        sign: int,
+        scale: Scale = "none",
+    ) -> Array:
         """Return the transform of complex or real `x` over some axes; see `run`."""
         return self.run(Call("c2c", tuple(d % x.ndim for d in dims), sign, scale), x)
 
@@ -390,7 +396,13 @@ class NumPy(FFTLibrary):
     dtypes = ALL_DTYPES
     _fft: Any = np.fft
 
-    def _complex(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array:
+    def _complex(
+        self,
+        x: Array,
+        dims: tuple[int, ...],
+        sign: int,
+        scale: Scale,
+    ) -> Array:
         """Do a complex transform in place."""
         run = self._fft.fft if sign < 0 else self._fft.ifft
         own = scale if len(dims) == 1 else "none"  # avoids rounding a factor for each axis
@@ -398,7 +410,13 @@ class NumPy(FFTLibrary):
             run(x, axis=dim, norm=_norm(sign, own), out=x)
         return x if own == scale else _scaled(x, math.prod(x.shape[d] for d in dims), scale)
 
-    def _real(self, x: Array, dim: int, n: int, scale: Scale) -> Array:
+    def _real(
+        self,
+        x: Array,
+        dim: int,
+        n: int,
+        scale: Scale,
+    ) -> Array:
         """Do r2c with sign -1, or c2r to `n` real values with sign +1."""
         run, sign = (self._fft.irfft, 1) if x.dtype.kind == "c" else (self._fft.rfft, -1)
         result: Array = run(x, n=n, axis=dim, norm=_norm(sign, scale))
@@ -463,12 +481,24 @@ class FFTW(NumPy):
     def __init__(self) -> None:
         self._plans = FFTWPlans(_import_pyfftw())
 
-    def _complex(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array:
+    def _complex(
+        self,
+        x: Array,
+        dims: tuple[int, ...],
+        sign: int,
+        scale: Scale,
+    ) -> Array:
         direction = "FFTW_FORWARD" if sign < 0 else "FFTW_BACKWARD"
         self._plans.execute(x, x, dims, direction, self.threads)
         return _scaled(x, math.prod(x.shape[d] for d in dims), scale)
 
-    def _real(self, x: Array, dim: int, n: int, scale: Scale) -> Array:
+    def _real(
+        self,
+        x: Array,
+        dim: int,
+        n: int,
+        scale: Scale,
+    ) -> Array:
         if x.dtype.kind == "c":
             direction = "FFTW_BACKWARD"
             length = n
@@ -525,7 +555,12 @@ class FFTWPlans:
         self._idle: OrderedDict[tuple[Any, ...], list[tuple[Any, Array, Array]]] = OrderedDict()
 
     def execute(
-        self, x: Array, out: Array, dims: tuple[int, ...], direction: str, threads: int = 1
+        self,
+        x: Array,
+        out: Array,
+        dims: tuple[int, ...],
+        direction: str,
+        threads: int = 1,
     ) -> None:
         """Transform `x` into `out`, which may be `x`, with some threads."""
         # FFTW's SIMD wants no more than 16 bytes, what NumPy's own memory has.
@@ -550,7 +585,12 @@ class FFTWPlans:
             out_stub = x_stub if in_place else self._stub(out)
             flags = ("FFTW_ESTIMATE",) if aligned else ("FFTW_ESTIMATE", "FFTW_UNALIGNED")
             plan = self._fftw.FFTW(
-                x_stub, out_stub, axes=dims, direction=direction, flags=flags, threads=threads
+                x_stub,
+                out_stub,
+                axes=dims,
+                direction=direction,
+                flags=flags,
+                threads=threads,
             )
             return plan, x_stub, out_stub
 

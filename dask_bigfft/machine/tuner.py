@@ -242,7 +242,12 @@ PACKAGES = ("dask", "dask-bigfft", "distributed", "numpy", "numba", *LIBRARIES)
 
 
 #: The devices that do the rounds, in words, by `Plan.device`.
-_DONE_BY = {"auto": "devices", "gpu": "devices", "cpu": "CPU threads", "hybrid": "both"}
+_DONE_BY = {
+    "auto": "devices",
+    "gpu": "devices",
+    "cpu": "CPU threads",
+    "hybrid": "both",
+}
 
 
 # --- wisdom ---------------------------------------------------------------------------------

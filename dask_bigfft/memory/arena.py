@@ -92,7 +92,11 @@ class ArenaBuffer:
     __slots__ = ("__array_interface__", "_returned", "buffer")
 
     def __init__(
-        self, buffer: Buffer, returned: Returned, shape: tuple[int, ...], typestr: str
+        self,
+        buffer: Buffer,
+        returned: Returned,
+        shape: tuple[int, ...],
+        typestr: str,
     ) -> None:
         self.buffer = buffer
         self._returned = returned

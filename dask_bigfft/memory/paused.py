@@ -235,7 +235,11 @@ class SchedulerWatch:
                 continue
             place = task.processing_on
             recommendations = self.scheduler.transition(
-                task.key, "erred", stimulus_id=stimulus, cause=task.key, exception=exception
+                task.key,
+                "erred",
+                stimulus_id=stimulus,
+                cause=task.key,
+                exception=exception,
             )
             self.scheduler.transitions(recommendations, stimulus)
             if place is not None:

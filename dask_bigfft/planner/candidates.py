@@ -80,7 +80,11 @@ def few_source_factors(n: int, most: int) -> list[Factors]:
 
 
 def program_of(
-    spec: TransformSpec, axis: int, factors: Factors, *, bluestein: bool = False
+    spec: TransformSpec,
+    axis: int,
+    factors: Factors,
+    *,
+    bluestein: bool = False,
 ) -> AxisProgram:
     """Return the program of one axis of a transform."""
     i = spec.axes.index(axis)
@@ -213,7 +217,14 @@ class Candidates:
         #: them: what a task that does nothing but read needs of memory is then not needed.
         self.near = near
         dtype = spec.work_dtype.name
-        self.model = Model(machine, request.kernel, dtype, storage, request.verify, request.device)
+        self.model = Model(
+            machine,
+            request.kernel,
+            dtype,
+            storage,
+            request.verify,
+            request.device,
+        )
         self.itemsize = spec.work_dtype.itemsize
         pairs = zip(spec.axes, spec.lengths, strict=True)
         whole = {axis: program_of(spec, axis, (n,)) for axis, n in pairs}
@@ -255,7 +266,14 @@ class Candidates:
             return self.model.stage(stage).seconds
 
         try:
-            ways = self.cutter.rounds(programs, assignment, source, sizes, cost, self.bound)
+            ways = self.cutter.rounds(
+                programs,
+                assignment,
+                source,
+                sizes,
+                cost,
+                self.bound,
+            )
             candidates = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
         except NoCommonDigits:  # of the rounds and of the requested order
             return None
@@ -372,7 +390,11 @@ class Candidates:
         return split_result(last, result, self.row)
 
     def split_candidates(
-        self, digits: dict[int, int], rounds: int, sizes: Sizes, padded: dict[int, Factors]
+        self,
+        digits: dict[int, int],
+        rounds: int,
+        sizes: Sizes,
+        padded: dict[int, Factors],
     ) -> Iterator[Candidate]:
         """Yield candidates with given numbers of digits per axis.
 
@@ -427,7 +449,11 @@ class Candidates:
         return choices
 
     def _choices(
-        self, axis: int, rounds: tuple[int, ...], whole: dict[int, int], target: int
+        self,
+        axis: int,
+        rounds: tuple[int, ...],
+        whole: dict[int, int],
+        target: int,
     ) -> list[Factors]:
         """Return digit lengths of a split axis that are worth trying.
 

@@ -152,7 +152,11 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 #: Texts of scales, where N is the product of the lengths.
-_SCALES = {"none": "1", "ortho": "1/sqrt(N)", "full": "1/N"}
+_SCALES = {
+    "none": "1",
+    "ortho": "1/sqrt(N)",
+    "full": "1/N",
+}
 
 _LEGEND = (
     "d(n, i, o): FFTs of length n, read at stride i and written at stride o, in elements of the "

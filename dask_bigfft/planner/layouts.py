@@ -80,7 +80,11 @@ def _cut(digits: tuple[Digit, ...], chunks: Chunks | None = None, fixed: bool = 
 
 
 def _in_digits(
-    program: AxisProgram, count: int, step: Step | None, variant: str, in_place: bool
+    program: AxisProgram,
+    count: int,
+    step: Step | None,
+    variant: str,
+    in_place: bool,
 ) -> list[_Cut]:
     """Return the groups of an axis in digits, after its first `count` steps.
 
@@ -463,6 +467,11 @@ def _is_whole_before(program: AxisProgram) -> bool:
     return program.source == (program.steps[0].source,) or not _is_half(program, program.source)
 
 
-def _holds(group: Group, digits: tuple[Digit, ...], start: int, count: int) -> bool:
+def _holds(
+    group: Group,
+    digits: tuple[Digit, ...],
+    start: int,
+    count: int,
+) -> bool:
     """Return True if a group stores a window of some digits."""
     return (group.digits, group.offset, group.bounds[-1]) == (digits, start, count)

@@ -131,7 +131,12 @@ def _has_large_prime(n: int) -> bool:
     return max(factorize(n), default=1) ** 2 > n > 64
 
 
-def library_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: int = 1) -> int:
+def library_bytes(
+    kernel: str,
+    rounds: Iterable[Round],
+    itemsize: int,
+    threads: int = 1,
+) -> int:
     """Return the bytes that an FFT library takes: temporary ones of each thread, and cached ones.
 
     Parameters
@@ -460,7 +465,12 @@ def _tiles_nbytes(plan: PlanData) -> int:
     return TILES * tile_bytes_of(plan.machine.threads)
 
 
-def _tiles(plan: PlanData, number: int, block: int, result: int) -> int:
+def _tiles(
+    plan: PlanData,
+    number: int,
+    block: int,
+    result: int,
+) -> int:
     """Return the bytes of a task's tiles in a round, or of copies of a block that is not cut.
 
     Such a block is copied, unless it is gathered directly into its result. Libraries without
@@ -495,7 +505,12 @@ def _compares(plan: PlanData, number: int) -> bool:
     return plan.verify != "none" and not plan.rounds[number].keeps_energy
 
 
-def _compared(plan: PlanData, number: int, block: int, result: int) -> int:
+def _compared(
+    plan: PlanData,
+    number: int,
+    block: int,
+    result: int,
+) -> int:
     """Return the bytes of two copies of a block that is not cut, and of their results."""
     return 2 * block if _keeps_shape(plan.rounds[number]) else block + 2 * result
 

@@ -83,7 +83,12 @@ def task_seconds(machine: Machine) -> float:
     return profile.task if machine.workers == 1 else profile.sent_task
 
 
-def merge_seconds(machine: Machine, before: int, after: int, nbytes: int) -> float:
+def merge_seconds(
+    machine: Machine,
+    before: int,
+    after: int,
+    nbytes: int,
+) -> float:
     """Return the seconds of merging blocks into fewer, or of cutting them from fewer.
 
     Parameters
@@ -125,12 +130,22 @@ def merging(plan: PlanData) -> Merging:
     if plan.incoming is not None and plan.merges:
         tasks += plan.source.blocks
         incoming_blocks = block_count(plan.incoming)
-        seconds += merge_seconds(machine, incoming_blocks, plan.source.blocks, spec.nbytes)
+        seconds += merge_seconds(
+            machine,
+            incoming_blocks,
+            plan.source.blocks,
+            spec.nbytes,
+        )
     if plan.outgoing is not None:
         nbytes += spec.out_nbytes
         outgoing_blocks = block_count(plan.outgoing)
         tasks += outgoing_blocks
-        seconds += merge_seconds(machine, plan.result.blocks, outgoing_blocks, spec.out_nbytes)
+        seconds += merge_seconds(
+            machine,
+            plan.result.blocks,
+            outgoing_blocks,
+            spec.out_nbytes,
+        )
     share = min(1.0, UNEVEN / machine.workers)
     return Merging(math.ceil(nbytes * share), tasks, seconds)
 

@@ -293,7 +293,11 @@ class _PassStep:
 
 
 def _pass_shapes(
-    request: TileRequest, view: Shape, firsts: list[int], scheme: Scheme, number: int
+    request: TileRequest,
+    view: Shape,
+    firsts: list[int],
+    scheme: Scheme,
+    number: int,
 ) -> _PassShapes:
     """Return the shapes around one pass of a scheme.
 
@@ -569,7 +573,11 @@ class _Search:
         return min(passes, key=lambda way: self._cost(way, shapes.is_first), default=None)
 
     def _tile(
-        self, shapes: _PassShapes, priority: Shape, finer: float, share: float
+        self,
+        shapes: _PassShapes,
+        priority: Shape,
+        finer: float,
+        share: float,
     ) -> Shape | None:
         """Return the shape of a tile of whole transformed digits; None if not even one line fits.
 

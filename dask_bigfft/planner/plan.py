@@ -56,7 +56,12 @@ class Plan(PlanData):
         parse_count("workers", workers, 1)
         parse_count("threads", threads, 1)
         parse_count("gpus", gpus, 0)
-        parse_type("profile", profile, Profile, "a Profile, as calibrate returns")
+        parse_type(
+            "profile",
+            profile,
+            Profile,
+            "a Profile, as calibrate returns",
+        )
         machine = Machine(
             memory_limit=None,
             threads=threads,
@@ -77,7 +82,12 @@ class Plan(PlanData):
 Offsets = Mapping[int, int]
 
 
-def rearranging_plan(source: Layout, result: Layout, dtype: str, name: str = "shift") -> Plan:
+def rearranging_plan(
+    source: Layout,
+    result: Layout,
+    dtype: str,
+    name: str = "shift",
+) -> Plan:
     """Return the plan of one exchange that stores some axes in another order, without rounds.
 
     Parameters
@@ -168,7 +178,12 @@ def shifted_plan(plan: Plan, before: Offsets, after: Offsets) -> Plan:
             layouts[i] = rolled(layouts[i], {axis: offset})
     rounds_in_layouts = zip(plan.rounds, layouts[1:-1:2], layouts[2:-1:2], strict=True)
     rounds = tuple(Round(r.steps, source, target) for r, source, target in rounds_in_layouts)
-    return with_forecast(plan, source=layouts[0], rounds=rounds, result=layouts[-1])
+    return with_forecast(
+        plan,
+        source=layouts[0],
+        rounds=rounds,
+        result=layouts[-1],
+    )
 
 
 def _first_like_result(plan: Plan, layouts: list[Layout], axis: int) -> int:
@@ -198,7 +213,12 @@ def _last_like_source(plan: Plan, layouts: list[Layout], axis: int) -> int:
     return last
 
 
-def _is_passed_on(plan: Plan, layouts: list[Layout], i: int, axis: int) -> bool:
+def _is_passed_on(
+    plan: Plan,
+    layouts: list[Layout],
+    i: int,
+    axis: int,
+) -> bool:
     """Return whether an axis is the same in layouts i and i + 1, and its blocks stay."""
     if layouts[i].axes[axis] != layouts[i + 1].axes[axis]:
         return False

@@ -706,7 +706,14 @@ def _forward(step: Step) -> Step:
     if step.convolve is None:
         return replace(step, chirp_in=None, chirp_out=None)
     target = replace(step.source, stage=1)  # only its size matters after the last round
-    return replace(step, target=target, convolve=None, twiddle=None, chirp_in=None, chirp_out=None)
+    return replace(
+        step,
+        target=target,
+        convolve=None,
+        twiddle=None,
+        chirp_in=None,
+        chirp_out=None,
+    )
 
 
 def _halved_digits(axis: AxisLayout) -> list[Digit]:

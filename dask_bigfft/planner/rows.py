@@ -144,7 +144,12 @@ BY_CALLER = ResultWriting()
 NOT_STORED = Stored((), anywhere=False)
 
 
-def reads_rows(stored: Stored, source: Layout, target: Layout, itemsize: int) -> bool:
+def reads_rows(
+    stored: Stored,
+    source: Layout,
+    target: Layout,
+    itemsize: int,
+) -> bool:
     """Return whether blocks of a round can be read as rows of a stored array.
 
     Parameters

@@ -402,7 +402,12 @@ def _raise_too_little_memory(machine: Machine, needed: dict[str, int]) -> NoRetu
     if limit < LEAST_LIMIT:
         unit = "GiB" if limit < 100 else "MiB"
         text += f"; numbers are bytes, others have a unit: '{limit} {unit}'"
-    raise_invalid("memory_limit", human_bytes(limit), text, kind=MemoryLimitError)
+    raise_invalid(
+        "memory_limit",
+        human_bytes(limit),
+        text,
+        kind=MemoryLimitError,
+    )
 
 
 def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple[Plan, ...]:

@@ -211,7 +211,12 @@ def _has_free_dim(round_: Round) -> bool:
     return any(n > 1 and dim not in transformed_dims for dim, n in enumerate(extents))
 
 
-def divided(plan: Plan, gpus: int, least: float, cpu_share: float | None = None) -> Plan:
+def divided(
+    plan: Plan,
+    gpus: int,
+    least: float,
+    cpu_share: float | None = None,
+) -> Plan:
     """Return a plan whose rounds are shared by CPU threads and devices, with its forecast.
 
     Parameters
@@ -245,7 +250,12 @@ def divided(plan: Plan, gpus: int, least: float, cpu_share: float | None = None)
         peak_host=plan.expected.peak_host + most_beside,
     )
     settings = replace(plan.settings, cpu_share=cpu_share)
-    return replace(plan, shares=tuple(shares), expected=expected, settings=settings)
+    return replace(
+        plan,
+        shares=tuple(shares),
+        expected=expected,
+        settings=settings,
+    )
 
 
 def _shared_forecast(

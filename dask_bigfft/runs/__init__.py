@@ -140,7 +140,11 @@ def run(
     _refuse_other_types(source, array, destination)
     if array is not None:
         source = "."
-        file_arguments = {"scratch": scratch, "component": component, "block_size": block_size}
+        file_arguments = {
+            "scratch": scratch,
+            "component": component,
+            "block_size": block_size,
+        }
         for name, value in file_arguments.items():
             if value is not None:
                 raise_invalid(name, value, "None for an array: only files are resumed")

@@ -104,7 +104,12 @@ class RunRequest:
             axes = tuple(range(-len(self.s), 0))
         named = partial(numbers, dims=self.dims)
         axis = None if self.axis is None else named((self.axis,))[0]
-        return {"n": self.n, "axis": axis, "s": self.s, "axes": named(axes)}
+        return {
+            "n": self.n,
+            "axis": axis,
+            "s": self.s,
+            "axes": named(axes),
+        }
 
     @property
     def block_nbytes(self) -> int | None:

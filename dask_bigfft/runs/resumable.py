@@ -129,7 +129,11 @@ class Sink:
         if scratch.sync:
             sync_path(path)
             folders.sync_folders(path.parent, self.target.partial)
-        file = {"nbytes": path.stat().st_size, "checksum": block_checksum, "synced": scratch.sync}
+        file = {
+            "nbytes": path.stat().st_size,
+            "checksum": block_checksum,
+            "synced": scratch.sync,
+        }
         scratch.record(RESULT, block, file)
         whole = self.parts.get(block, block)
         # Other workers, or earlier attempts, may have stored the other parts.
@@ -264,7 +268,11 @@ def source_identity(request: RunRequest, content: bool) -> dict[str, Any]:
     for name, path in sources.source_files(request.source, request.component).items():
         status = path.stat()
         files[name] = [status.st_size, status.st_mtime_ns, _crc(path) if content else None]
-    return {"path": str(request.source.resolve()), "component": request.component, "files": files}
+    return {
+        "path": str(request.source.resolve()),
+        "component": request.component,
+        "files": files,
+    }
 
 
 def _crc(path: Path) -> int:

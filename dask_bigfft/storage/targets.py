@@ -456,7 +456,19 @@ def codecs_of(array: Any) -> list[dict[str, Any]]:
 
 
 #: Maximum MiB of the tables of zstd by level, up to which it holds. They shrink for small chunks.
-ZSTD_TABLES = {4: 0, 6: 4, 8: 8, 9: 16, 11: 32, 15: 64, 18: 64, 19: 96, 20: 176, 21: 336, 22: 656}
+ZSTD_TABLES = {
+    4: 0,
+    6: 4,
+    8: 8,
+    9: 16,
+    11: 32,
+    15: 64,
+    18: 64,
+    19: 96,
+    20: 176,
+    21: 336,
+    22: 656,
+}
 
 
 def writing_of(

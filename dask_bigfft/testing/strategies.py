@@ -26,7 +26,12 @@ _COMPLEX_DTYPES = ("c16", "c8")
 _REAL_DTYPES = ("f8", "f4", "i8", "i2", "u1", "?")
 
 #: Largest length of an axis, by the number of axes, so that an array stays small.
-LARGEST = {1: 400, 2: 60, 3: 16, 4: 8}
+LARGEST = {
+    1: 400,
+    2: 60,
+    3: 16,
+    4: 8,
+}
 
 
 def _is_prime(n: int) -> bool:

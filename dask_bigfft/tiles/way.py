@@ -141,7 +141,13 @@ def block_tiling(
     # A library that returns new memory has two tiles in cache.
     writes_spectrum = program.begins_with_r2c and supports_out and not rolls and not apart
     has_new_tiles = not writes_spectrum and not memory.keeps_form
-    return tiling(memory.shape, set(program.dims), memory.nbytes, threads, has_new_tiles)
+    return tiling(
+        memory.shape,
+        set(program.dims),
+        memory.nbytes,
+        threads,
+        has_new_tiles,
+    )
 
 
 def way_of(

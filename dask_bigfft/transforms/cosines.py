@@ -122,7 +122,12 @@ class Cosines:
         >>> Cosines(True, 2, 8).waves
         CosineSum(period=16, first=1, second=2, turns=1)
         """
-        first, second = {1: (0, 0), 2: (1, 0), 3: (0, 1), 4: (1, 1)}[self.type]
+        first, second = {
+            1: (0, 0),
+            2: (1, 0),
+            3: (0, 1),
+            4: (1, 1),
+        }[self.type]
         if self.sine:  # from 1 on where they count whole samples
             first, second = first or 2, second or 2
         period = self.points if self.type == 1 else 2 * self.length

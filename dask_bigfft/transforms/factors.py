@@ -240,7 +240,12 @@ def _is_prime(n: int) -> bool:
     return all(_is_probable_prime(n, base, odd, twos) for base in _WITNESSES)
 
 
-def _is_probable_prime(n: int, base: int, odd: int, twos: int) -> bool:
+def _is_probable_prime(
+    n: int,
+    base: int,
+    odd: int,
+    twos: int,
+) -> bool:
     """Return True if an odd `n` with n - 1 = odd * 2**twos passes the Miller-Rabin test."""
     x = pow(base, odd, n)
     if x in (1, n - 1):

@@ -539,7 +539,11 @@ def admitted(nbytes: int) -> int:
 
 
 def tiling(
-    shape: tuple[int, ...], fixed: set[int], nbytes: int, threads: int, changes: bool = False
+    shape: tuple[int, ...],
+    fixed: set[int],
+    nbytes: int,
+    threads: int,
+    changes: bool = False,
 ) -> tuple[int, int] | None:
     """Return the dimension along which a block is cut into tiles, and their width, or None.
 
@@ -585,7 +589,12 @@ def half(n: int) -> int:
 
 
 def flat_digits(
-    stage: int, length: int, order: Order, *, real: bool, digits: tuple[int, ...] | None = None
+    stage: int,
+    length: int,
+    order: Order,
+    *,
+    real: bool,
+    digits: tuple[int, ...] | None = None,
 ) -> tuple[Digit, ...]:
     """Return the digits of an axis of the input or output in natural or transposed order.
 

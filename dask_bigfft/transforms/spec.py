@@ -39,7 +39,13 @@ TRANSFORMS = {name + ending: FAMILIES[name] for ending in ("", "2", "n") for nam
 #: Transforms without public plans.
 COSINES = ("dct", "idct", "dst", "idst", "dctn", "idctn", "dstn", "idstn")
 
-_WORK = {"e": "F", "f": "F", "F": "F", "g": "G", "G": "G"}
+_WORK = {
+    "e": "F",
+    "f": "F",
+    "F": "F",
+    "g": "G",
+    "G": "G",
+}
 
 
 def work_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
@@ -175,7 +181,12 @@ def rearranged_spec(name: str, shape: tuple[int, ...], dtype: str) -> TransformS
     )
 
 
-def _places(length: int, order: Order, half: bool, digits: tuple[int, ...] | None) -> int:
+def _places(
+    length: int,
+    order: Order,
+    half: bool,
+    digits: tuple[int, ...] | None,
+) -> int:
     """Return the number of places of a spectrum along an axis."""
     stored_digits = flat_digits(0, length, order, real=half, digits=digits)
     return math.prod(digit.size for digit in stored_digits)
@@ -290,7 +301,12 @@ def parse_length(argument: str, n: SupportsIndex, size: int) -> int:
 
 
 def _default_length(
-    argument: str, size: int, axis: int, half: bool, transposed: bool, digits: Sequence[int] | None
+    argument: str,
+    size: int,
+    axis: int,
+    half: bool,
+    transposed: bool,
+    digits: Sequence[int] | None,
 ) -> int:
     """Return the default length of a transform."""
     if half and transposed:
@@ -317,11 +333,21 @@ def _parse_digits(digits: Any, axes: tuple[int, ...], ndim: int) -> dict[int, tu
     return {a: parse_factors("digits", n) for a, n in zip(along, named.values(), strict=True)}
 
 
-def _check_digits(axis: int, length: int, order: Order, digits: tuple[int, ...]) -> None:
+def _check_digits(
+    axis: int,
+    length: int,
+    order: Order,
+    digits: tuple[int, ...],
+) -> None:
     """Raise an error for digits that an axis cannot have."""
     if order == "natural":
         allowed = f"None for axis {axis}, which is in natural order"
-        raise_invalid("digits", {axis: digits}, allowed, kind=ArgumentTypeError)
+        raise_invalid(
+            "digits",
+            {axis: digits},
+            allowed,
+            kind=ArgumentTypeError,
+        )
     if math.prod(digits) != length:
         allowed = f"factors whose product is {length}, the length of axis {axis}"
         raise_invalid("digits", {axis: digits}, allowed)
@@ -397,7 +423,12 @@ def parse_several(argument: str, value: Any) -> tuple[Any, ...]:
     except TypeError:
         if hasattr(value, "__index__"):
             return (value,)
-        raise_invalid(argument, value, "an integer or a sequence of them", kind=ArgumentTypeError)
+        raise_invalid(
+            argument,
+            value,
+            "an integer or a sequence of them",
+            kind=ArgumentTypeError,
+        )
 
 
 def parse_name(name: object) -> str:
@@ -476,7 +507,14 @@ def transform_spec(
         if n is not None:
             length = parse_length(argument, n, size)
         else:
-            length = _default_length(argument, size, axis, half, comes_transposed, axis_digits)
+            length = _default_length(
+                argument,
+                size,
+                axis,
+                half,
+                comes_transposed,
+                axis_digits,
+            )
         lengths.append(length)
         if axis_digits is not None:
             _check_digits(axis, length, axis_order, axis_digits)

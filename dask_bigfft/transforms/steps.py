@@ -201,7 +201,11 @@ class AxisProgram:
 
 
 def _cooley_tukey(
-    axis: int, factors: tuple[int, ...], kind: Kind, sign: int, stage: int = 0
+    axis: int,
+    factors: tuple[int, ...],
+    kind: Kind,
+    sign: int,
+    stage: int = 0,
 ) -> tuple[Step, ...]:
     """Return the steps of an axis of length ``prod(factors)``."""
     source_stride = math.prod(factors)
@@ -217,7 +221,12 @@ def _cooley_tukey(
         twiddle = None if is_last else source_stride
         source_stride //= n
         source = Digit(stage, source_stride, half(n) if step_kind == "c2r" else n, n)
-        target = Digit(stage + 1, target_stride, half(n) if step_kind == "r2c" else n, n)
+        target = Digit(
+            stage + 1,
+            target_stride,
+            half(n) if step_kind == "r2c" else n,
+            n,
+        )
         steps.append(Step(axis, source, target, step_kind, sign, twiddle=twiddle))
         target_stride *= n
     return tuple(steps)
@@ -274,7 +283,16 @@ def axis_program(
         source = (Digit(0, 1, half(length) if kind == "c2r" else length, padded),)
         target = (Digit(2, 1, half(length) if kind == "r2c" else length, padded),)
         mirror = length if kind == "c2r" else None
-        return AxisProgram(axis, length, factors, steps, source, target, mirror, bluestein=True)
+        return AxisProgram(
+            axis,
+            length,
+            factors,
+            steps,
+            source,
+            target,
+            mirror,
+            bluestein=True,
+        )
     steps = _cooley_tukey(axis, factors, kind, sign)
     source = flat_digits(0, length, order_in, real=kind == "c2r", digits=digits)
     if order_in == order_out == "transposed":

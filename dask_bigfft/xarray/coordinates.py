@@ -16,7 +16,12 @@ from dask_bigfft.xarray.units import unit_symbol
 PREFIX = "freq_"
 
 #: Units of time in xarray, coarsest first, in seconds.
-SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+SECONDS = {
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "ns": 1e-9,
+}
 
 #: Unit of times of cftime as numbers.
 SINCE = "microseconds since 1970-01-01"

@@ -12,7 +12,14 @@ from dask_bigfft.errors import raise_invalid
 TOLERANCE = 1e-3
 
 #: Units of durations in messages, in seconds.
-_DURATIONS = {"day": 86400.0, "hour": 3600.0, "minute": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+_DURATIONS = {
+    "day": 86400.0,
+    "hour": 3600.0,
+    "minute": 60.0,
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+}
 
 
 def even_step(

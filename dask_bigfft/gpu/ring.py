@@ -89,20 +89,20 @@ def slabs(view: Array, nbytes: int) -> Iterator[Part]:
 
 
 @intrinsic
-def _stream(
+def _stream(  # type: ignore[no-untyped-def]
     typingctx,
     target,
     source,
     lines,
-):  # type: ignore[no-untyped-def]
+):
     """Copy lines to an address that is a multiple of `LINE`."""
 
-    def code(
+    def code(  # type: ignore[no-untyped-def]
         context,
         builder,
         signature,
         arguments,
-    ):  # type: ignore[no-untyped-def]
+    ):
         to, from_, count = arguments
         word = ir.IntType(64)
         line = ir.VectorType(word, LINE // 8).as_pointer()
@@ -118,20 +118,20 @@ def _stream(
 
 
 @intrinsic
-def _bytes(
+def _bytes(  # type: ignore[no-untyped-def]
     typingctx,
     target,
     source,
     count,
-):  # type: ignore[no-untyped-def]
+):
     """Copy a few bytes between addresses."""
 
-    def code(
+    def code(  # type: ignore[no-untyped-def]
         context,
         builder,
         signature,
         arguments,
-    ):  # type: ignore[no-untyped-def]
+    ):
         byte = ir.IntType(8).as_pointer()
         to, from_ = (builder.inttoptr(address, byte) for address in arguments[:2])
         cgutils.raw_memcpy(builder, to, from_, arguments[2], 1)
@@ -141,7 +141,7 @@ def _bytes(
 
 
 @compiled
-def copy_rows(
+def copy_rows(  # type: ignore[no-untyped-def]
     target,
     source,
     width,
@@ -151,7 +151,7 @@ def copy_rows(
     low,
     high,
     streamed,
-):  # type: ignore[no-untyped-def]
+):
     """Copy bytes `low` to `high - 1` of rows of some width; all numbers are unsigned."""
     line = np.uint64(LINE)
     row = low // width

@@ -77,14 +77,14 @@ def _memory_from(address, like):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _normalise(
+def _normalise(  # type: ignore[no-untyped-def]
     row,
     head,
     dims,
     count,
     source_step,
     target_step,
-):  # type: ignore[no-untyped-def]
+):
     """Sort dimensions by decreasing target stride, drop length-1 ones and merge contiguous ones."""
     used = 0
     for d in range(dims):
@@ -121,7 +121,7 @@ def _normalise(
 
 
 @inner
-def _lines(
+def _lines(  # type: ignore[no-untyped-def]
     source,
     target,
     s0,
@@ -133,7 +133,7 @@ def _lines(
     sm,
     tm,
     conjugate,
-):  # type: ignore[no-untyped-def]
+):
     """Copy n lines of m values; both sides are dense along the line.
 
     Places are unsigned: numba tests signed ones for being negative at every access.
@@ -161,7 +161,7 @@ def _lines(
 
 
 @inner
-def _copy_tile(
+def _copy_tile(  # type: ignore[no-untyped-def]
     source,
     target,
     buffer,
@@ -174,7 +174,7 @@ def _copy_tile(
     sm,
     tm,
     conjugate,
-):  # type: ignore[no-untyped-def]
+):
     """Copy n x m values, at most TILE each way, through a buffer."""
     for j in range(m):
         at = s0 + j * sm
@@ -190,7 +190,7 @@ def _copy_tile(
 
 
 @partial(inner, inline="always")
-def _four(
+def _four(  # type: ignore[no-untyped-def]
     source,
     target,
     s,
@@ -199,7 +199,7 @@ def _four(
     sm,
     tn,
     conjugate,
-):  # type: ignore[no-untyped-def]
+):
     """Transpose 4 x 4 values: the source is dense one way, the target the other."""
     for k in range(4):
         at = s + np.uintp(k) * sn
@@ -217,7 +217,7 @@ def _four(
 
 
 @inner
-def _dense_plane(
+def _dense_plane(  # type: ignore[no-untyped-def]
     source,
     target,
     s0,
@@ -228,7 +228,7 @@ def _dense_plane(
     m,
     sm,
     conjugate,
-):  # type: ignore[no-untyped-def]
+):
     """Copy n x m values, multiples of 4; the source is dense along n, the target along m."""
     s0, t0, sn = np.uintp(s0), np.uintp(t0), np.uintp(sn)
     sm, tn = np.uintp(sm), np.uintp(tn)
@@ -244,7 +244,7 @@ def _dense_plane(
 
 
 @inner
-def _plane(
+def _plane(  # type: ignore[no-untyped-def]
     source,
     target,
     buffer,
@@ -257,7 +257,7 @@ def _plane(
     sm,
     tm,
     conjugate,
-):  # type: ignore[no-untyped-def]
+):
     """Copy n x m values; the source is dense along n, the target along m."""
     n_done = 0
     m_done = 0
@@ -311,7 +311,7 @@ def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _copy_planes(
+def _copy_planes(  # type: ignore[no-untyped-def]
     source,
     target,
     buffer,
@@ -320,7 +320,7 @@ def _copy_planes(
     s_at,
     t_at,
     conjugate,
-):  # type: ignore[no-untyped-def]
+):
     """Copy all planes; the target is dense along the last dimension of each."""
     index, count, source_step, target_step = dims
     last = used - 1
@@ -371,7 +371,7 @@ def _copy_planes(
 
 
 @inner
-def _clip(
+def _clip(  # type: ignore[no-untyped-def]
     row,
     head,
     low,
@@ -379,7 +379,7 @@ def _clip(
     origin,
     source_size,
     target_size,
-):  # type: ignore[no-untyped-def]
+):
     """Crop a row to a tile in place; return False if nothing is left."""
     along = row[2]
     first = row[3]
@@ -401,7 +401,7 @@ def _clip(
 
 
 @compiled
-def copy_rows(
+def copy_rows(  # type: ignore[no-untyped-def]
     table,
     head,
     dims,
@@ -411,7 +411,7 @@ def copy_rows(
     source_like,
     target_like,
     conjugate,
-):  # type: ignore[no-untyped-def]
+):
     """Do the parts of the copies of a table that are within a tile, row by row.
 
     `head` is the number of entries of a row before its dimensions, `HEAD` of `copies`.

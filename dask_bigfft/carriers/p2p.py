@@ -73,7 +73,7 @@ class Shuffle:
     targets_along : tuple of sequences of int
         Target blocks along each axis.
     targets_before : int
-        Number of target blocks in earlier shuffles.
+        Number of target blocks in earlier shuffles that travel, so that workers take turns.
     senders : list of TaskRef
         Tasks that send source blocks.
     """
@@ -125,13 +125,10 @@ class Shuffles:
         for group, sources, _ in self.groups:
             along = tuple(_compact(axis.targets[i]) for axis, i in zip(axes, group, strict=True))
             name = "_".join(map(str, group))
-            self.by_group[group] = Shuffle(
-                name,
-                sources,
-                along,
-                targets_before,
-            )
-            targets_before += math.prod(map(len, along))
+            shuffle = Shuffle(name, sources, along, targets_before)
+            self.by_group[group] = shuffle
+            if shuffle.travels:
+                targets_before += len(shuffle.targets)
         shuffles = self.by_group.values()
         all_used = all((axis.of_source >= 0).all() for axis in axes)
         #: Whether the tasks of the preceding round send its blocks.

@@ -68,10 +68,17 @@ def shuffled_graph(transform, x):
 
 @given(data=st.data(), ndim=st.integers(1, 5), number=st.integers(1, 5))
 def test_exchanges_of_plans(data, ndim, number):
-    """All blocks of an exchange whose groups are shuffled, each once, evenly."""
     size = {1: 240, 2: 36, 3: 16}.get(ndim, 6)
-    chunks = tuple(data.draw(chunks_of(size, 6)) for _ in range(ndim))
-    x = da.zeros((size,) * ndim, chunks=chunks, dtype=complex)
+    require_even_ranks(tuple(data.draw(chunks_of(size, 6)) for _ in range(ndim)), number)
+
+
+def test_groups_that_send_nothing_take_no_turn():
+    require_even_ranks(((16,), (2,) * 8, (0, 2, 14)), 3)
+
+
+def require_even_ranks(chunks, number):
+    """All blocks of an exchange whose groups are shuffled, each once, evenly."""
+    x = da.zeros(tuple(map(sum, chunks)), chunks=chunks, dtype=complex)
     graph = shuffled_graph(fft.fftn, x)
     specs = {}
     for task in graph.values():

@@ -191,7 +191,10 @@ def _ring_seconds(
     nbytes: int,
     pieces: int,
 ) -> float:
-    """Return the seconds until every worker has received the arrays of its predecessor."""
+    """Return the seconds until every worker has received the arrays of its predecessor.
+
+    Each worker has a number of arrays, `pieces`, of `nbytes` each.
+    """
     arrays = []
     for address in addresses:
         of_worker = [
@@ -202,7 +205,7 @@ def _ring_seconds(
 
     def seconds(receivers: list[str]) -> float:
         started = time.perf_counter()
-        lengths = [
+        lengths = [  # a worker fetches the arrays before it counts them
             client.submit(len, of_worker, workers=[receiver], pure=False)
             for receiver, of_worker in zip(receivers, arrays, strict=True)
         ]

@@ -67,7 +67,16 @@ class Place:
 
 @contextlib.contextmanager
 def place(scheduler: str, workers: int | None) -> Iterator[Place]:
-    """Yield the scheduler of a command, which dask's settings and the planner then use."""
+    """Yield the place where a command's tasks run; dask's settings and the planner then use it.
+
+    Parameters
+    ----------
+    scheduler
+        "sync", "threads", "processes", or the address of a scheduler.
+    workers
+        Number of threads or processes, all processors by default; not used by "sync" and by a
+        scheduler at an address, which have workers of their own.
+    """
     if scheduler == "sync":
         with dask.config.set(scheduler="sync"):
             yield Place()

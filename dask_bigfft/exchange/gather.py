@@ -211,7 +211,10 @@ def _runs(
     steps: list[int],
     itemsize: int,
 ) -> tuple[list[tuple[int, int]], int, int]:
-    """Return the contiguous runs of a piece along an axis of the stored array.
+    """Return the runs of a piece: its contiguous intervals along an axis of the stored array.
+
+    Digits are outermost first. Inner ones are joined while they continue each other there, at one
+    stride in memory.
 
     The result is a list of the first value of each run and its offset in memory, in bytes, the
     number of values in a run, and their stride in memory. `steps` are the digits' strides there.

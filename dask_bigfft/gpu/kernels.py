@@ -396,7 +396,7 @@ def rows(
 ) -> tuple[list[Dim], int]:
     """Return the dimensions of a copy with strides in bytes in its largest unit, and that unit.
 
-    The unit is 0 if an address or a stride is not aligned.
+    The unit is 0 if an address or a stride is not aligned; dimensions are in bytes then.
 
     Examples
     --------

@@ -404,28 +404,13 @@ class _Side:
 
 
 def array_copies(copies: Sequence[TableCopy]) -> list[ArrayCopy]:
-    """Return strided copies with an array for each part."""
+    """Return each strided copy as a pair of views, of its source and of its target."""
     arrays: list[ArrayCopy] = []
-    for source, target, rows in copies:
-        for counts, start, strides, place, steps in rows.listed:
-            values = gpus().view(
-                source,
-                start,
-                counts,
-                strides,
-            )
-            arrays.append(
-                (
-                    values,
-                    gpus().view(
-                        target,
-                        place,
-                        counts,
-                        steps,
-                    ),
-                    rows.conjugate,
-                )
-            )
+    for source, target, segments in copies:
+        for counts, source_start, source_strides, target_start, target_strides in segments.listed:
+            source_view = gpus().view(source, source_start, counts, source_strides)
+            target_view = gpus().view(target, target_start, counts, target_strides)
+            arrays.append((source_view, target_view, segments.conjugate))
     return arrays
 
 

@@ -740,7 +740,8 @@ def near_values(values: Array, others: Array) -> bool:
     """Return True if values agree within the rounding errors of different FFT libraries.
 
     Rounding errors scale with the largest values of a line, so the tolerance is relative to the
-    root mean square of all values. Values that are not finite must be so in both arrays.
+    root mean square of all values. Values that are not finite must be so in both arrays; their
+    kinds and signs are not compared.
     """
     rounding = NEAR * math.log2(max(2, values.size)) * float(np.finfo(values.dtype).eps)
     values = values.reshape(-1)
@@ -752,6 +753,7 @@ def near_values(values: Array, others: Array) -> bool:
         values = values[finite]
         others = others[finite]
     parts = list(intervals(values.size, COMPARED))
+    # Squares of values up to 1 do not overflow; 1 also stands for the largest of zeros.
     largest = max((np.abs(values[part]).max() for part in parts), default=0) or 1
     squares = sum(energy(values[part] / largest) for part in parts)
     mean = largest * math.sqrt(squares / max(1, values.size))

@@ -380,8 +380,12 @@ def _clip(  # type: ignore[no-untyped-def]
     source_size,
     target_size,
 ):
-    """Crop a row to a tile in place; return False if nothing is left."""
-    along = row[2]
+    """Crop a row to a tile in place; return False if nothing is left.
+
+    `HEAD` of `copies` has the entries of a row. The tile has the places `low` to `high` along its
+    dimension, and the target begins at the place `origin`.
+    """
+    along = row[2]  # the row's dimension along the tiled one, -1 if it has none
     first = row[3]
     step = row[4]
     begin = max(low - first, 0)

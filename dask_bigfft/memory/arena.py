@@ -301,8 +301,9 @@ class HostArena:
         """Make `count` blocks of `nbytes` idle; return the bytes taken from the system.
 
         Existing idle buffers of suitable size count. Missing buffers are mapped and prefaulted by
-        `threads` threads. Idle memory is never dropped and the limit is never exceeded; fewer
-        blocks are then ready.
+        `threads` threads. Idle memory is never dropped for new blocks, and the limit is never
+        exceeded; fewer blocks are then ready. Nothing is done for small blocks, which have no
+        buffers of their own.
 
         Parameters
         ----------
@@ -325,7 +326,7 @@ class HostArena:
                 if buffer is None:
                     break
                 fresh.append(buffer)
-        del doomed
+        del doomed  # what is unmapped is unmapped without the lock
         # Until now these count as allocated. They go back like any block, also when interrupted.
         try:
             touch(fresh, threads)

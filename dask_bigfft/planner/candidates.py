@@ -297,8 +297,10 @@ class Candidates:
         last = rounds[-1].target
         flat = flattened(last)
         result = self.cutter.result(programs, last, flat)
+        # `flat` is None if the blocks of the last round are no intervals of whole axes.
+        needs_exchange = flat != result
         result_moves = True
-        if flat != result:
+        if needs_exchange:
             split = self._as_split(programs, last, result)
             if split is not None:
                 result = split
@@ -308,7 +310,7 @@ class Candidates:
 
         before = [source, *(round_.target for round_ in rounds)]
         after = [round_.source for round_ in rounds]
-        if flat != result:
+        if needs_exchange:
             after.append(result)
             moves.append(result_moves)
         shapes = [exchange_shape(*layouts) for layouts in zip(before, after, strict=False)]
@@ -320,7 +322,7 @@ class Candidates:
             tuple(programs[axis] for axis in self.spec.axes),
             rounds,
             result,
-            penalty * self._seconds(source, rounds, None if flat == result else result, moves),
+            penalty * self._seconds(source, rounds, result if needs_exchange else None, moves),
             sum(travelling),
             from_rows,
             penalty,

@@ -721,8 +721,11 @@ def _exchange(exchange: Exchange, moves: bool) -> str:
     )
 
 
-def _rounds(plan: PlanData) -> str:
-    """Return the table of blocks, with a row for each axis and an exchange between columns."""
+def _html_table(plan: PlanData) -> str:
+    """Return the blocks as an HTML table: a row for each axis, a column for each round.
+
+    Between two columns is a cell for the exchange, across all rows.
+    """
     columns: list[tuple[str, Layout, Sequence[Step]]] = [("in", plan.source, ())]
     for number, name in enumerate(round_names(plan)):
         round_ = plan.rounds[number]
@@ -764,7 +767,7 @@ def draw(plan: PlanData) -> str:
     """Return the plan as HTML: rounds from left to right, and what `explain` says, folded."""
     return (
         f"<div><p><b>{escape(in_a_line(plan)[1:-1])}</b></p>"
-        f'<div style="overflow-x:auto">{_rounds(plan)}</div>'
+        f'<div style="overflow-x:auto">{_html_table(plan)}</div>'
         f"<details><summary>why: {escape(plan.reason or 'not recorded')}</summary>"
         f"<pre>{escape(explain(plan))}</pre></details></div>"
     )

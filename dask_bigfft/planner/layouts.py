@@ -314,6 +314,9 @@ class BlockCutter:
     ) -> list[tuple[Round, ...]]:
         """Return rounds with their blocks, for the few cheapest ways to cut them.
 
+        This is a beam search: of the ways to cut the rounds so far, the `BEAM` cheapest go on. An
+        axis has at most one step in a round.
+
         Parameters
         ----------
         programs : mapping
@@ -332,16 +335,17 @@ class BlockCutter:
         Returns
         -------
         list of tuples of Round
-            Empty if a block gets too large.
+            Empty if a block gets too large, or if all cost more than `bound`.
         """
         last = max(number for numbers in assignment.values() for number in numbers)
-        counts = dict.fromkeys(programs, 0)  # steps of each axis in the rounds so far
+        counts = dict.fromkeys(programs, 0)  # steps of each axis that are done
         beam: list[tuple[float, tuple[Round, ...]]] = [(0.0, ())]
         for number in range(last + 1):
             steps: dict[int, Step] = {}
             for axis in sorted(programs):
-                if number in assignment[axis][counts[axis] : counts[axis] + 1]:
-                    steps[axis] = programs[axis].steps[counts[axis]]
+                steps_done = counts[axis]
+                if steps_done < len(assignment[axis]) and assignment[axis][steps_done] == number:
+                    steps[axis] = programs[axis].steps[steps_done]
             partial: list[tuple[float, tuple[Round, ...]]] = []
             for seconds, rounds in beam:
                 before = rounds[-1].target if rounds else source

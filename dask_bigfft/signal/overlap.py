@@ -120,7 +120,10 @@ def _samples_of_block(
 
 
 def _by_blocks(inputs: Inputs, direct: bool, dtype: np.dtype[Any]) -> da.Array:
-    """Return the convolution of a long array, first, with a short one, in one block."""
+    """Return the convolution of the first input with the shorter second one, block by block.
+
+    The second one has a single chunk along convolved axes.
+    """
     x = inputs.first
     h = inputs.second
     h_chunks: dict[int, Any] = {}
@@ -133,6 +136,7 @@ def _by_blocks(inputs: Inputs, direct: bool, dtype: np.dtype[Any]) -> da.Array:
     for w in inputs.windows:
         if x.numblocks[w.axis] > 1:  # a single chunk may be shorter than the kernel
             depth[w.axis] = (w.second - 1 - w.start, w.start)
+    # Along an axis on which the inputs broadcast, the result is as long as the longer one.
     chunks = [max(pair, key=sum) for pair in zip(x.chunks, h.chunks, strict=True)]
     for w in inputs.windows:
         *before, last = x.chunks[w.axis]

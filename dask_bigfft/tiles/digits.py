@@ -149,11 +149,13 @@ def _dimension_in_digits(pieces: Pieces, dim: int, length: int) -> _Dimension | 
     digits = list(itertools.dropwhile(lambda digit: not has_several[digit], own_digits))
     digits = digits or own_digits[-1:]
     steps = target.steps[0, digits]
-    if (target.steps[:, digits] != steps).any() or steps[-1] < 1:
+    is_reflected = steps[-1] < 1
+    if is_reflected or (target.steps[:, digits] != steps).any():
         return None
-    # The block begins with value 0 of all digits, or with the values that its index has.
-    index = int(pieces.lows[0, own_digits] @ target.steps[0, own_digits])
-    firsts = [(index - int(target.starts[0, dim])) % int(steps[0])]
+    # `first`: places before the block, of those that whole digits make around it. It is 0 where
+    # the block has whole digits, else the place of the block within its outermost digit.
+    first_value = int(pieces.lows[0, own_digits] @ target.steps[0, own_digits])
+    firsts = [(first_value - int(target.starts[0, dim])) % int(steps[0])]
     if length % steps[0] == 0:
         firsts.insert(0, 0)
     for first in firsts:

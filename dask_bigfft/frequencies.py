@@ -187,7 +187,8 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
 def _plan_of(spectrum: da.Array) -> tuple[Plan | None, Offsets]:
     """Return the plan of the transform that made a spectrum, and the shift of the spectrum by axis.
 
-    The plan is None for other arrays, and for real results.
+    The plan is None for other arrays, and for results of an inverse real transform, such as
+    `irfft`, which have no frequencies. Those of `hfft` have.
     """
     array = spectrum
     offsets: Offsets = {}

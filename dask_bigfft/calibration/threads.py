@@ -87,7 +87,22 @@ def problems(
     threads: int,
     few: bool,
 ) -> list[Problem]:
-    """Return problems with different costs: lines, planes, boxes, large and tiny blocks."""
+    """Return problems with different costs: lines, planes, boxes, large and tiny blocks.
+
+    Parameters
+    ----------
+    elements : int
+        Values of the large problems, about: 1,024 at the least.
+    threads : int
+        Threads of the machine, which the numbers of blocks follow.
+    few : bool
+        True for the first `FEW_PROBLEMS`, which every library but the first one runs.
+
+    Examples
+    --------
+    >>> min(min(problem.shape) for problem in problems(1024, 64, few=True))
+    2
+    """
     side = max(4, int(elements**0.5) // 4 * 4)
     cube = max(4, round(elements ** (1 / 3)) // 2 * 2)
     column = max(8, elements // 48)
@@ -97,7 +112,7 @@ def problems(
         Problem("fftn", plane, 2 * threads, (0, 1)),
         Problem("fftn", (elements // 1000 * 1000,), 8 * threads, (0,)),
         Problem("fftn", (cube, cube, cube), 4 * threads, (0, 1, 2)),
-        Problem("fftn", (threads, side, elements // side // threads), threads, (1, 2)),
+        Problem("fftn", (threads, side, max(2, elements // side // threads)), threads, (1, 2)),
         # The others are for the first library alone.
         Problem("fftn", plane, min(16 * threads, side), (0, 1)),
         Problem("fftn", (elements,), 2 * threads, (0,)),

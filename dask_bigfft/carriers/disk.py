@@ -302,7 +302,10 @@ class DiskRun(PlanRun):
         ), begins
 
     def parts(self, number: int, target: Block, written: Written | None) -> list[Part]:
-        """Return the shards of a target block's file, in order."""
+        """Return the shards of a target block's file in the order of the source blocks.
+
+        Empty shards are left out. Without a record of what was `written`, checksums are 0.
+        """
         exchange = self.exchange(number)
         _, begins = self.file(number, target)
         nbytes = self.sizes(number, target) * exchange.shard_dtype.itemsize

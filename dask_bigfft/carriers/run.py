@@ -299,7 +299,11 @@ class _RoundOfBlock:
             return checks.run(view_of)
 
     def _on_device(self, view: BlockView) -> Array | None:
-        """Return the block after the round without its rolls; None on the CPU."""
+        """Return the block after the round without its rolls; None if the CPU has to do it.
+
+        That is so without a device, for a block that is not worth one, and where the CPU does all
+        of a block that it could share with a device.
+        """
         if not view.on_gpu and not self.run.on_devices(self.number):
             return None
         overwrites = self.run.overwrites(self.number)

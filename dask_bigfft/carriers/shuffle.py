@@ -210,7 +210,7 @@ class RechunkRun(ArrayRechunkRun):
         await super()._receive(stored)
 
     def _without_room(self, source: Block, message: Message) -> Iterable[tuple[Block, Shard]]:
-        """Keep a message in memory if there is room; otherwise return its shards by block.
+        """Keep a message in memory if there is room and return nothing, else its shards by block.
 
         Each shard has its own memory, which is freed with its block.
         """

@@ -97,7 +97,11 @@ def view_of(
     tables = [SegmentTable(product, source_of, used) for product in products]
 
     def boxes(partial: bool) -> SegmentedView | None:
-        """Return the block as boxes of its sources."""
+        """Return the block as a view of boxes of its sources.
+
+        None if it is packed, needs a cast, or is not made of digits. With `partial` it may end
+        within a digit.
+        """
         sources: dict[Block, Array] = {}
         for table in tables:
             sources.update(zip(table.product.blocks, table.sources, strict=True))
@@ -136,7 +140,7 @@ def stored_regions(
     Yields
     ------
     region, place
-        Slices of the stored array, and a view of that shape in `memory`.
+        Slices of the stored array, and a view of that shape in `memory`. Padding has no region.
     """
     used: dict[Block, int] = {}
     for product in exchange.products(block, packed=True):

@@ -156,11 +156,15 @@ def _only_copy(view: BlockView) -> Segments | None:
 
 
 def spread(target: Layout, homes: Mapping[Block, int]) -> dict[Block, int]:
-    """Return the GPUs of the blocks after an exchange, given those of the blocks before it."""
+    """Return the GPUs of the blocks after an exchange, given those of the blocks before it.
+
+    `homes` is in the order of the indices of the blocks before it. If there are as many blocks
+    after the exchange, each stays on the GPU of the block with its number.
+    """
     if not homes:
         return {}
     targets = list(target.indices())
-    if len(homes) == len(targets):  # each GPU has as much after the exchange as before
+    if len(homes) == len(targets):
         return dict(zip(targets, homes.values(), strict=True))
     used = sorted(set(homes.values()))
     return {

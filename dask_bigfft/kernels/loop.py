@@ -195,7 +195,7 @@ def index_table(
     lows: Sequence[int],
     shape: Sequence[int],
 ) -> Array:
-    """Return an index for all places of some dimensions of a block.
+    """Return the sum of the terms at all places of some dimensions of a block; it is read-only.
 
     Parameters
     ----------

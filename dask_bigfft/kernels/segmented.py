@@ -359,27 +359,28 @@ class SegmentedView:
     def split(self, factors: tuple[Block, ...]) -> "SegmentedView | None":
         """Return the block with its dimensions split into factors, each as a dimension.
 
-        The result is None if a dimension of several digits would be split.
+        The result is None if a dimension of several digits would be split. The block must not end
+        within a digit.
         """
         if all(len(factors_of_dim) == 1 for factors_of_dim in factors):
             return self
         radices: list[Block] = []
-        new_radices: list[Block] = []  # of each digit
+        factors_of_digit: list[Block] = []  # of each digit
         for old_radices, factors_of_dim in zip(self.radices, factors, strict=True):
             if len(factors_of_dim) == 1:
                 radices.append(old_radices)
-                new_radices += [(radix,) for radix in old_radices]
+                factors_of_digit += [(radix,) for radix in old_radices]
             elif len(old_radices) == 1:
                 radices += [(factor,) for factor in factors_of_dim]
-                new_radices.append(factors_of_dim)
+                factors_of_digit.append(factors_of_dim)
             else:
                 return None
         numbers = itertools.count()
-        new_digits = [tuple(itertools.islice(numbers, len(split))) for split in new_radices]
+        new_digits = [tuple(itertools.islice(numbers, len(split))) for split in factors_of_digit]
         images = []
         for axes, conjugate in self.images:
             pairs = zip(axes, self.digits, strict=True)
-            split_axes = tuple(_split(boxes, digits, new_radices) for boxes, digits in pairs)
+            split_axes = tuple(_split(boxes, digits, factors_of_digit) for boxes, digits in pairs)
             images.append((split_axes, conjugate))
         axis_digits = []
         for digits in self.digits:

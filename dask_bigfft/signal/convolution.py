@@ -269,7 +269,11 @@ def _convolution(
     *,
     correlated: bool = False,
 ) -> da.Array:
-    """Return the convolution or correlation by `fft`, `direct`, `overlap` or `auto`."""
+    """Return the convolution or correlation by `fft`, `direct`, `overlap` or `auto`.
+
+    "auto" works block by block if one input is short and no option needs spectra. Inputs without
+    convolved axes are multiplied. The result of an empty input has shape (0,).
+    """
     first = inputs.first
     second = inputs.second
     if first.size == 0 or second.size == 0:

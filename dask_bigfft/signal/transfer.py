@@ -129,12 +129,14 @@ class TransferFunction:
         return self.at(frequencies)
 
     def at(self, frequencies: Sequence[Array]) -> Array:
-        """Return the values at some frequencies, in new memory, with as many axes.
+        """Return the values at some frequencies, in new memory, which broadcast against these.
+
+        Signs at N/2 are not averaged.
 
         Raises
         ------
-        ArgumentError
-            With the first frequency whose value is not finite.
+        ArgumentError, ArgumentTypeError
+            With the first frequency whose value is not finite; for values that are no numbers.
         """
         with np.errstate(all="ignore"):  # what is not finite is an error of its own
             returned = self.function(*frequencies)

@@ -72,7 +72,7 @@ def hostile():
 
 #: Values of arguments without a default, by their names.
 NEEDED = {**dict.fromkeys(("a", "x", "y", "f", "in1", "in2"), X), "array": FIELD}
-NEEDED |= {"spectrum": fft.fftn(X), "n": 8, "target": 8}
+NEEDED |= {"spectrum": fft.fftn(X), "n": 8, "target": 8, "transfer": np.ones(1)}
 
 
 def arguments(function, more=(), **given):

@@ -262,17 +262,13 @@ def copy_array(target: np.ndarray, source: np.ndarray) -> None:
     if target.dtype.kind != "c" and source.dtype.kind == "c":
         source = source.real
     pair = dtype, to = source.dtype, target.dtype
-    row = _row(
-        pair,
-        source.shape,
-        source.strides,
-        target.strides,
-    )
+    cached_table = _table_without_addresses(pair, source.shape, source.strides, target.strides)
     reached = pays(pair, 1, target.nbytes)
-    if row is None or not source.flags.aligned or not source.size or not reached:
+    is_aligned = source.flags.aligned and target.flags.aligned
+    if cached_table is None or not is_aligned or not source.size or not reached:
         target[...] = source
         return
-    table = row.copy()
+    table = cached_table.copy()
     table[0, 0] = source.__array_interface__["data"][0]
     table[0, 1] = target.__array_interface__["data"][0]
     _copy_rows(
@@ -288,24 +284,27 @@ def copy_array(target: np.ndarray, source: np.ndarray) -> None:
 
 
 @lru_cache(maxsize=1024)  # the tiles of a block are alike
-def _row(
+def _table_without_addresses(
     pair: Pair,
     counts: tuple[int, ...],
-    from_: tuple[int, ...],
-    into: tuple[int, ...],
+    source_strides: tuple[int, ...],
+    target_strides: tuple[int, ...],
 ) -> np.ndarray | None:
     """Return a table of one copy without addresses, None if the compiled copy does not take it."""
-    size, item = (dtype.itemsize for dtype in pair)
-    if pair not in COMPILED or any(stride % size for stride in (*from_, *into)):
+    source_itemsize, target_itemsize = (dtype.itemsize for dtype in pair)
+    is_aligned = all(stride % source_itemsize == 0 for stride in source_strides) and all(
+        stride % target_itemsize == 0 for stride in target_strides
+    )
+    if pair not in COMPILED or not is_aligned:
         return None
-    row = [0, 0, -1, 0, 0]
-    for n, s, t in zip(
+    row = [0, 0, -1, 0, 0]  # both addresses; not tiled
+    for count, source_stride, target_stride in zip(
         counts,
-        from_,
-        into,
+        source_strides,
+        target_strides,
         strict=True,
     ):
-        row += (n, s // size, t // item)
+        row += (count, source_stride // source_itemsize, target_stride // target_itemsize)
     return np.array([row], np.int64)
 
 

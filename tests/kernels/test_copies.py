@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernels.copying import Copies, copied_by
 
+from dask_bigfft.kernels import copies as copies_room
+
 #: Longest dimension of a copy of three: more than what is transposed at a time.
 LONG = 16
 
@@ -212,3 +214,12 @@ def test_parts_of_a_copy(
     before = (slice(None),) * dim
     whole[(*before, slice(first, first + counts[dim]))] = source.conj() if conjugate else source
     np.testing.assert_array_equal(target, whole[(*before, slice(low, low + width))])
+
+
+def test_a_target_whose_strides_are_no_multiples_of_its_items_is_filled(monkeypatch):
+    monkeypatch.setattr(copies_room, "_left", [0])  # compiled copies at once
+    records = np.zeros(6, [("before", "f8"), ("value", "c16")])
+    source = np.arange(6.0)
+    copies_room.copy_array(records["value"], source)
+    np.testing.assert_array_equal(records["value"], source)
+    np.testing.assert_array_equal(records["before"], 0)

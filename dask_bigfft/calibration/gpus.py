@@ -111,7 +111,11 @@ def _bus(device: Device, nbytes: int) -> dict[str, float]:
 
 
 def _compute(device: Device, nbytes: int) -> dict[str, float]:
-    """Return the speeds of the device's memory and FFTs, and the latency of an operation."""
+    """Return the speeds of the device's memory and FFTs, and the latency of an operation.
+
+    The arena has three times `nbytes`. Without memory for FFTs, the profile has its default speed
+    of them.
+    """
     stream = device.stream("compute")
     elements = nbytes // 16
 

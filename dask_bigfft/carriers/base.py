@@ -218,7 +218,7 @@ class Carrier:
         return all(axis.count == after.blocks for axis, after in pairs)
 
     def add_few_sources(self, stage: Stage) -> None:
-        """Add target blocks that depend on the few source blocks of each; copies are aliases."""
+        """Add all target blocks of a stage each of which has few sources; copies are aliases."""
         shards = ExchangeMap(stage.exchange.source, stage.exchange.target)
         for block in stage.exchange.target.indices():
             sources = sorted(shards.sources(block))

@@ -145,7 +145,8 @@ def to_run(tasks: Mapping[Any, Any], results: Iterable[Any]) -> list[tuple[Any, 
     """Return key and specification of the tasks that will run to compute results.
 
     Results in memory, such as those of `persist`, and the tasks before them do not run again. If
-    they were counted, a run would never be complete. A plan in memory belongs to an active run.
+    they were counted, a run would never be complete. A plan is listed even if it is in memory,
+    because a run is recognised by it; it is found only from a task that will run.
 
     Parameters
     ----------

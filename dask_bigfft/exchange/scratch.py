@@ -487,9 +487,10 @@ def _read_some(
     room: Room,
     take: Take | None,
 ) -> Mismatches:
-    """Read neighbouring parts and pass them to `take`; return parts that do not match twice.
+    """Read neighbouring parts; return those that do not match twice, with their wrong checksums.
 
-    The result includes the wrong checksums.
+    If all match, they are passed to `take`. A read that begins at an aligned place ends at one, so
+    that it may bypass the system's cache.
     """
     mismatches = []
     first = some[0].begin

@@ -195,30 +195,32 @@ class CopyTable:
         self._keep: list[np.ndarray] = []
 
     def extend(self, sources: Sequence[np.ndarray], which: np.ndarray, segments: Segments) -> None:
-        """Add copies from sources with regular strides; `which` names the source of each.
+        """Add copies from sources with regular strides.
 
-        Copies of complex sources into a real target take the real part.
+        The source of segment i is the one at place `which[i]` of `sources`. Copies of complex
+        sources into a real target take the real part.
         """
         to = self.target.dtype
         item = self.target.itemsize
-        real = to.kind != "c"
-        plain = [a.real if real and a.dtype.kind == "c" else a for a in sources]
+        is_real = to.kind != "c"
+        plain = [a.real if is_real and a.dtype.kind == "c" else a for a in sources]
         self._keep += plain
         addresses = np.array([a.__array_interface__["data"][0] for a in plain], np.int64)
         dtypes = {a.dtype for a in plain}
         for dtype in dtypes:
-            mine = which
-            rows = segments
+            which_here = which
+            segments_here = segments
             if len(dtypes) > 1:
                 chosen = np.array([a.dtype == dtype for a in plain])[which]
-                mine = which[chosen]
-                rows = segments.taken(chosen)
-            table = rows.table(dtype.itemsize, item).copy()
-            table[:, 0] += addresses[mine]
+                which_here = which[chosen]
+                segments_here = segments.taken(chosen)
+            # The cached table has starts in place of addresses.
+            table = segments_here.table(dtype.itemsize, item).copy()
+            table[:, 0] += addresses[which_here]
             table[:, 1] += self.target.__array_interface__["data"][0]
-            pays((dtype, to), len(table), rows.size * item)
+            pays((dtype, to), len(table), segments_here.size * item)
             # No loop is compiled to conjugate real values.
-            self._tables.append((dtype, rows.conjugate and dtype.kind == "c", table))
+            self._tables.append((dtype, segments_here.conjugate and dtype.kind == "c", table))
 
     def run(self, low: int = 0, high: int = _ALL, origin: int = 0) -> None:
         """Do the copies at places `low` to `high - 1` along the tiled dimension.

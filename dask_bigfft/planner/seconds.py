@@ -190,7 +190,10 @@ def _block_memory(
     result_dtype: str,
     result_strides: tuple[int, ...],
 ) -> BlockMemory:
-    """Return the memory of a full block before and after a round, given its dtypes."""
+    """Return the memory of a full block before and after a round, given its dtypes.
+
+    The caller says how the block is read, and whether it is overwritten.
+    """
     shape = round_.source.full_shape
     result_shape = round_.target.full_shape
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize

@@ -313,7 +313,8 @@ def decided(
 
     One kind does all rounds, by its own plan, where the forecast speed-up of sharing is below
     `least`. Forecasts for a bus are better than those for many CPU threads, which therefore need
-    a speed-up of `CERTAIN` to work alone.
+    a speed-up of `CERTAIN` to work alone. The plan to be shared is made for the machine without
+    its GPUs. With a share set by hand, or `least` 0, it is not compared with others.
 
     Parameters
     ----------

@@ -64,7 +64,7 @@ def work_area(op: FFT) -> int:
 
 
 def transformed(op: FFT, x: Array) -> Array:
-    """Return the FFT of an array."""
+    """Return the FFT of an array, without scaling; real ones have the sign of their kind."""
     if op.kind == "r2c":
         return np.asarray(scipy.fft.rfftn(x, axes=op.dims))
     if op.kind == "c2r":

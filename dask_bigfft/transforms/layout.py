@@ -547,9 +547,10 @@ def tiling(
 ) -> tuple[int, int] | None:
     """Return the dimension along which a block is cut into tiles, and their width, or None.
 
-    This is the outermost dimension that is not transformed. The result is None if its slices are
-    too large, if the rows of a tile would be too narrow, or if the block is empty. Slices that
-    exceed a smaller tile of a block that `changes` are tiles of width 1 up to the usual size.
+    This is the outermost dimension that is not transformed. The width is a maximum, which may
+    exceed the dimension. The result is None if its slices are too large, if the rows of a tile
+    would be too narrow, or if the block is empty. Tiles of a block that `changes` are smaller. A
+    slice that is larger than such a tile, but not than a usual one, is a tile of its own.
 
     >>> tiling((64, 8192), {1}, 64 * 8192 * 16, threads=1)
     (0, 16)

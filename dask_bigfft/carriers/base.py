@@ -79,7 +79,7 @@ class Stage:
 
     @property
     def is_last(self) -> bool:
-        """Whether no round follows the exchange."""
+        """True if no round follows the exchange."""
         return self.number == len(self.plan.rounds)
 
     def refs(self, sources: Iterable[Block]) -> list[TaskRef]:
@@ -292,7 +292,7 @@ class Blocks:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the blocks are on GPUs."""
+        """True if the blocks are on GPUs."""
         return any(map(is_on_gpu, itertools.islice(self.by_index.values(), 1)))
 
 

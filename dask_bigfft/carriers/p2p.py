@@ -91,7 +91,7 @@ class Shuffle:
 
     @property
     def travels(self) -> bool:
-        """Whether shards are sent; otherwise the only target depends on its sources."""
+        """True if shards are sent; otherwise the only target depends on its sources."""
         return math.prod(map(len, self.targets_along)) > 1 and bool(self.sources)
 
 

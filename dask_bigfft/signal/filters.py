@@ -235,9 +235,12 @@ def _parse_transfer_array(
     is_real: bool,
 ) -> TransferArray:
     """Return a transfer function that is an array, with as many axes as the spectrum."""
-    multiplier = transfer if isinstance(transfer, da.Array) else da.asanyarray(transfer)
+    allowed = "a function of frequencies, or an array of numbers"
+    try:
+        multiplier = da.asanyarray(transfer)
+    except (AttributeError, TypeError, ValueError):
+        raise_invalid("transfer", transfer, allowed, kind=ArgumentTypeError)
     if multiplier.dtype.kind not in "biufc":
-        allowed = "a function of frequencies, or an array of numbers"
         raise_invalid(
             "transfer",
             f"dtype {multiplier.dtype}",

@@ -240,6 +240,7 @@ REFUSED = [
     ({"transfer": np.ones((12, 30))}, ArgumentError, "transfer.*(12, 16)"),
     ({"transfer": np.ones((1, 12, 16))}, ArgumentError, "transfer"),
     ({"transfer": np.full((12, 16), "a")}, ArgumentTypeError, "transfer"),
+    ({"transfer": np.dtype("f8")}, ArgumentTypeError, "transfer"),
     ({"transfer": np.ones((12, 16)), "at_zero": 0}, ArgumentError, "at_zero"),
     ({"spacing": (1, 2, 3)}, ArgumentError, "spacing"),
     ({"spacing": -1}, ArgumentError, "spacing"),

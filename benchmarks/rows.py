@@ -670,6 +670,87 @@ def on_gpu(what: str, task: Task) -> Measurement:
     return figures, worst(checks)
 
 
+#: Shapes and grids of arrays whose blocks live on GPUs.
+RESIDENT = (
+    ((1024, 1024, 1024), (8, 1, 1)),
+    ((1024, 1024, 1024), (4, 4, 4)),
+    ((1 << 28,), (16,)),
+)
+
+
+def blocks_on_gpus(whole: Any, grid: Sequence[int], gpus: int) -> da.Array:
+    """Return an array whose blocks are copies of parts of a CuPy array, in order on some GPUs."""
+    import cupy as cp
+
+    lengths = [n // blocks for n, blocks in zip(whole.shape, grid, strict=True)]
+    chunks = da.core.normalize_chunks(lengths, whole.shape)
+    places = da.core.slices_from_chunks(chunks)
+    name = f"resident-{whole.shape}-{grid}-{gpus}"
+    graph = {}
+    for number, (index, place) in enumerate(zip(np.ndindex(*grid), places, strict=True)):
+        with cp.cuda.Device(number * gpus // len(places)):
+            graph[(name, *index)] = whole[place].copy()
+    return da.Array(graph, name, chunks, meta=cp.empty((0,) * whole.ndim, whole.dtype))
+
+
+def largest_error(result: da.Array, expected: Any) -> float:
+    """Return the largest relative L2 error of the blocks of a result on GPUs."""
+    import cupy as cp
+
+    places = da.core.slices_from_chunks(result.chunks)
+    errors = []
+    for place, block in zip(places, result.to_delayed().ravel(), strict=True):
+        expected_block = expected[place]
+        own_block = block.compute().copy()  # on the GPU of the expected values
+        difference = cp.linalg.norm((own_block - expected_block).ravel())
+        errors.append(float(difference / cp.linalg.norm(expected_block.ravel())))
+    return max(errors)
+
+
+def resident(task: Task) -> Measurement:
+    """Measure transforms of blocks that live on one, two and four GPUs of this process.
+
+    The check compares them with CuPy's transform of the whole array.
+    """
+    import cupy as cp
+
+    available = cp.cuda.runtime.getDeviceCount()
+
+    def wait_for_gpus() -> None:
+        for gpu in range(available):
+            with cp.cuda.Device(gpu):
+                cp.cuda.runtime.deviceSynchronize()
+
+    def transform(x: da.Array) -> da.Array:
+        result = fft.fftn(x).persist()
+        wait_for_gpus()
+        return result
+
+    figures = {}
+    errors = []
+    for full_shape, grid in RESIDENT:
+        factor = task.scale ** (1 / len(full_shape))
+        blocks = max(grid)
+        shape = tuple(max(blocks, int(n * factor) // blocks * blocks) for n in full_shape)
+        whole = cp.random.default_rng(0).random(shape, dtype="f4").astype("c8")
+        expected = cp.fft.fftn(whole)
+        for gpus in (1, 2, 4):
+            if gpus > available:
+                continue
+            x = blocks_on_gpus(whole, grid, gpus)
+            wait_for_gpus()
+            errors.append(largest_error(transform(x), expected))
+            for _ in range(10):  # the first calls in a process are slower
+                transform(x)
+            times = alternate({"seconds": partial(transform, x)}, 10 * task.repeat)["seconds"]
+            figures[f"{len(shape)}D {grid} on {gpus}"] = statistics.median(times)
+            del x
+        del whole, expected
+        cp.get_default_memory_pool().free_all_blocks()
+    error = max(errors)
+    return figures, {"error": error, "ok": bool(error < 1e-5)}
+
+
 # --- the guard's rows -----------------------------------------------------------------------
 
 
@@ -727,6 +808,7 @@ def all_rows() -> Iterable[tuple[str, Row]]:
     for what in ("rounds", "transforms", "ring", "unpinned"):
         bound = 1.05 if what in ("rounds", "transforms") else 1.10
         yield f"gpu-{what}", Row(partial(on_gpu, what), bound=bound, gpu=True)
+    yield "gpu-resident", Row(resident, gpu=True)
 
 
 ROWS: dict[str, Row] = dict(all_rows())

@@ -34,8 +34,8 @@ from dask_bigfft.machine.tuner import region
 from dask_bigfft.memory.limits import machine_nbytes
 from dask_bigfft.planner.candidates import Candidates
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile
+from dask_bigfft.planner.request import Machine, Request
 from dask_bigfft.planner.search import all_whole, find_plan, finished, ladder
 from dask_bigfft.transforms.spec import TransformSpec, transform_spec
 

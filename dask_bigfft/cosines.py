@@ -36,7 +36,7 @@ from dask_bigfft.gpu.on_gpu import on_own_gpu, waved_on_gpu
 from dask_bigfft.kernels import twiddle
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu, plain_array
 from dask_bigfft.planner.merging import FEWER, MANY, MOST_PADDED
-from dask_bigfft.planner.plan import rearranging_plan
+from dask_bigfft.planner.shifted import rearranging_plan
 from dask_bigfft.transforms.cosines import Cosines, Type, array_axis, point_axis, point_chunks
 from dask_bigfft.transforms.layout import AxisLayout, Chunks, Layout, even_chunks, plain_layout
 from dask_bigfft.transforms.spec import TransformSpec, transform_spec, work_dtype

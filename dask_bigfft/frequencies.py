@@ -14,7 +14,8 @@ from dask_bigfft.api.calls import transforms_by
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, raise_invalid
 from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.kernels.twiddle import index_of_places
-from dask_bigfft.planner.plan import Offsets, Plan, shift_of
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.shifted import Offsets, shift_of
 from dask_bigfft.transforms.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.transforms.layout import Order, flat_digits
 from dask_bigfft.transforms.spec import parse_axes, parse_orders

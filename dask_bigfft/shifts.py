@@ -14,9 +14,9 @@ import numpy as np
 from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import applied
 from dask_bigfft.graph.layer import Origin, origin, transformed_array
-from dask_bigfft.planner.plan import (
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.shifted import (
     Offsets,
-    Plan,
     offsets_of,
     rearranging_plan,
     rolled,

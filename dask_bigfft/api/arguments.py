@@ -28,7 +28,7 @@ from dask_bigfft.events import running_client
 from dask_bigfft.gpu.dispatch import missing
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.machine import environment
-from dask_bigfft.planner.plan_data import DeviceChoice
+from dask_bigfft.planner.request import DeviceChoice
 from dask_bigfft.transforms.factors import factorize
 from dask_bigfft.transforms.layout import Order, scaled
 from dask_bigfft.transforms.spec import (

@@ -23,8 +23,9 @@ from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.graph.layer import origin, transformed_array
 from dask_bigfft.kernels.views import empty_like
 from dask_bigfft.memory.limits import configure_arena
-from dask_bigfft.planner.plan import Plan, shift_of, shifted_plan
+from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
+from dask_bigfft.planner.shifted import shift_of, shifted_plan
 from dask_bigfft.storage.sources import Reader, stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale, takes_axes
 

@@ -27,8 +27,8 @@ from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.machine import environment
 from dask_bigfft.machine.tuner import SHARE, tuned
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DeviceProfile
+from dask_bigfft.planner.request import Machine, Request
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
 from dask_bigfft.planner.strategies import (
     PlannerSettings,

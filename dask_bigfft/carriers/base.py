@@ -21,8 +21,8 @@ from dask_bigfft.carriers.groups import Groups
 from dask_bigfft.carriers.names import Cut, Graph, Key, Names, block_ref
 from dask_bigfft.carriers.poison import poisoning, raise_if_poisoned
 from dask_bigfft.carriers.run import (
-    Filters,
     Indices,
+    Operands,
     PlanRun,
     TaskFunction,
     block_task,
@@ -33,7 +33,8 @@ from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
-from dask_bigfft.planner.plan_data import Exchange, PlanData
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.stages import Exchange
 
 #: Maximum number of source blocks on which a target block depends directly.
 FEW_SOURCES = 8
@@ -47,7 +48,7 @@ class Stage:
     ----------
     graph : dict
         Graph to which tasks are added.
-    plan : PlanData
+    plan : Plan
         Plan of the tasks.
     number : int
         Number of the exchange, from 0; -1 for the tasks that take the source blocks to it.
@@ -55,17 +56,17 @@ class Stage:
         Names of the tasks.
     source_name, name : str
         Names of the source blocks and of the target blocks.
-    filters : mapping of int to str
-        Names of the filters by which the round multiplies, by axis.
+    operands : mapping of int to str
+        Names of the operands by which the round multiplies, by their numbers.
     """
 
     graph: Graph
-    plan: PlanData
+    plan: Plan
     number: int
     names: Names
     source_name: str
     name: str
-    filters: Mapping[int, str] = field(default_factory=dict)
+    operands: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def exchange(self) -> Exchange:
@@ -93,9 +94,12 @@ class Stage:
         return TaskRef(key)
 
     def arguments(self, block: Block, *inputs: Any) -> list[Any]:
-        """Return the arguments of a `block_task` after the block: its filters, and its inputs."""
-        spectra = [block_ref(name, (block[axis],)) for axis, name in self.filters.items()]
-        return [tuple(self.filters), *spectra, *inputs]
+        """Return the arguments of a `block_task` after the block: its operands, and its inputs."""
+        factors = []
+        for number, name in self.operands.items():
+            index = self.plan.operands[number].block(block)
+            factors.append(block_ref(name, index))
+        return [tuple(self.operands), *factors, *inputs]
 
     def put_block(self, block: Block, function: TaskFunction, arguments: Sequence[Any]) -> None:
         """Add the task of a target block: a `block_task` with its arguments after the block."""
@@ -117,7 +121,7 @@ class Carrier:
     ----------
     name : str
         Name of the carrier, as the user gives it.
-    plan : PlanData
+    plan : Plan
         Plan of the tasks.
     names : sequence of Names
         Names of the tasks, by exchange.
@@ -140,7 +144,7 @@ class Carrier:
     def __init__(
         self,
         name: str,
-        plan: PlanData,
+        plan: Plan,
         names: Sequence[Names],
         is_named: bool,
         is_private: bool = False,
@@ -156,7 +160,7 @@ class Carrier:
         self.cuts = cuts
 
     @staticmethod
-    def fitted(plan: PlanData, place: ScratchPlace | None) -> PlanData:
+    def fitted(plan: Plan, place: ScratchPlace | None) -> Plan:
         """Return the plan as this carrier can execute it."""
         return plan
 
@@ -301,7 +305,7 @@ def run_block(
     run: PlanRun,
     number: int,
     block: Block,
-    filters: Filters,
+    operands: Operands,
     sources: Indices,
     target_buffer: SharedBuffer | None,
     *blocks: Array,
@@ -320,7 +324,7 @@ def run_block(
         run,
         number,
         block,
-        filters,
+        operands,
         source_blocks,
         target_buffer,
     )
@@ -330,7 +334,7 @@ def finish_in_memory(
     run: PlanRun,
     number: int,
     block: Block,
-    filters: Filters,
+    operands: Operands,
     sources: Blocks,
     target_buffer: SharedBuffer | None,
 ) -> Array:
@@ -340,7 +344,7 @@ def finish_in_memory(
             number,
             block,
             lambda: run.view(number, block, sources.__getitem__),
-            filters,
+            operands,
         )
     target, spent = target_in(
         target_buffer,
@@ -366,14 +370,14 @@ def finish_in_memory(
                     number,
                     block,
                     lambda: own_view,
-                    filters,
+                    operands,
                 )
     with turn_for_device(run, number, block):
         return run.finish(
             number,
             block,
             view,
-            filters,
+            operands,
             spent,
         )
 

@@ -22,7 +22,7 @@ from dask_bigfft.carriers.tasks import Tasks
 from dask_bigfft.dask_private import ARRAY_EXPRESSIONS
 from dask_bigfft.events import current_worker, running_client, uses_clusters
 from dask_bigfft.exchange.scratch import ScratchPlace
-from dask_bigfft.planner.plan_data import PlanData
+from dask_bigfft.planner.plan import Plan
 
 #: Carriers by their names. What follows a slash in a name is for the carrier itself.
 CARRIERS: dict[str, type[Carrier]] = {
@@ -44,7 +44,7 @@ def carrier_type(name: str) -> type[Carrier]:
 
 def carrier_of(
     name: str,
-    plan: PlanData,
+    plan: Plan,
     names: Sequence[Names],
     is_named: bool,
     is_private: bool = False,
@@ -64,7 +64,7 @@ def carrier_of(
     return Inside(carrier) if plan.inside else carrier
 
 
-def requested_carrier(carrier: str, plan: PlanData, blocks_on_gpus: bool) -> str:
+def requested_carrier(carrier: str, plan: Plan, blocks_on_gpus: bool) -> str:
     """Return the carrier to record in a graph: ``"auto"``, unless user, blocks or plan decide.
 
     Blocks on GPUs of one process are gathered from GPU to GPU unless another carrier is requested.
@@ -84,14 +84,14 @@ def is_resident(carrier: str) -> bool:
     return carrier.startswith(ON_GPUS)
 
 
-def resolved(carrier: str, plan: PlanData, travelled: bool) -> str:
+def resolved(carrier: str, plan: Plan, travelled: bool) -> str:
     """Return the carrier for tasks that are built now.
 
     Parameters
     ----------
     carrier : str
         Requested carrier, as in a `PlanLayer`.
-    plan : PlanData
+    plan : Plan
         Plan of the tasks.
     travelled : bool
         Whether the graph has been sent to another process.

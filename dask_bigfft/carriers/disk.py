@@ -30,7 +30,7 @@ from dask_bigfft.carriers.base import Carrier, Stage
 from dask_bigfft.carriers.groups import Groups
 from dask_bigfft.carriers.names import Graph, Names, block_ref
 from dask_bigfft.carriers.run import (
-    Filters,
+    Operands,
     PlanRun,
     TaskFunction,
     block_task,
@@ -55,7 +55,6 @@ from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
 from dask_bigfft.planner.memory import PACKED
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.plan_data import PlanData
 
 #: Maximum number of cached shard sizes of one exchange.
 MAX_CACHED_SIZES = 1 << 22
@@ -90,7 +89,7 @@ class Disk(Carrier):
         self.finished = dict(self.place.finished) if self.place is not None else {}
 
     @staticmethod
-    def fitted(plan: PlanData, place: ScratchPlace | None) -> PlanData:
+    def fitted(plan: Plan, place: ScratchPlace | None) -> Plan:
         """Return the plan, which reads rows only where the array is in files."""
         if plan.from_rows and place is not None and place.rows is None:
             return replace(plan, from_rows=False)
@@ -194,7 +193,7 @@ class Disk(Carrier):
     def add_block(self, stage: Stage, block: Block, function: TaskFunction, *inputs: Any) -> None:
         """Add the task of a target block; that of a finished one only looks up its result."""
         if block in self.finished.get(stage.number + 1, ()):
-            stage.put_block(block, function, [tuple(stage.filters)])
+            stage.put_block(block, function, [tuple(stage.operands)])
         else:
             super().add_block(
                 stage,
@@ -389,7 +388,7 @@ def write_source(
     run: DiskRun,
     number: int,
     block: Block,
-    filters: Filters,
+    operands: Operands,
     values: Any,
 ) -> Array:
     """Return a source block, whose shards are then written."""
@@ -406,7 +405,7 @@ def run_block_of_file(
     run: DiskRun,
     number: int,
     block: Block,
-    filters: Filters,
+    operands: Operands,
     stored: Any,
 ) -> Array:
     """Return a block read from its file, or before the first round from an array, after its round.
@@ -423,7 +422,7 @@ def run_block_of_file(
             block,
             stored,
         ),
-        filters,
+        operands,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dask_bigfft.arrays import Block
-from dask_bigfft.planner.plan_data import Exchange
+from dask_bigfft.planner.stages import Exchange
 from dask_bigfft.transforms.rounds import AxisComponents, axis_components
 
 

@@ -21,7 +21,7 @@ from dask_bigfft.carriers.base import Blocks, Carrier, Stage, turn_for_device
 from dask_bigfft.carriers.groups import Groups
 from dask_bigfft.carriers.names import Graph, block_ref
 from dask_bigfft.carriers.poison import poisoning, raise_if_poisoned
-from dask_bigfft.carriers.run import Filters, PlanRun, block_task, checked, reported
+from dask_bigfft.carriers.run import Operands, PlanRun, block_task, checked, reported
 from dask_bigfft.carriers.shared import Shared
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import emit
@@ -128,7 +128,7 @@ def own_block(
     run: PlanRun,
     number: int,
     block: Block,
-    filters: Filters,
+    operands: Operands,
     values: Any,
 ) -> Array:
     """Return a block that may be overwritten: the source block, or a copy of it."""

@@ -27,15 +27,15 @@ from dask_bigfft.arrays import Array, Block
 from dask_bigfft.carriers.base import Stage
 from dask_bigfft.carriers.groups import Groups
 from dask_bigfft.carriers.names import Names, block_ref
-from dask_bigfft.carriers.run import Filters, PlanRun, TaskFunction, block_task, checked, reported
+from dask_bigfft.carriers.run import Operands, PlanRun, TaskFunction, block_task, checked, reported
 from dask_bigfft.carriers.tasks import Tasks, put_together
 from dask_bigfft.dask_private import TaskRef
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.packing import packed, shard_checksum
 from dask_bigfft.kernels.views import is_on_gpu
-from dask_bigfft.planner.plan_data import Exchange
 from dask_bigfft.planner.seconds import shuffled
+from dask_bigfft.planner.stages import Exchange
 
 #: Maximum number of shuffles of an exchange: each costs connections, files and a barrier.
 MAX_SHUFFLES = 16
@@ -487,7 +487,7 @@ def run_block_of_shuffle(
     run: PlanRun,
     number: int,
     block: Block,
-    filters: Filters,
+    operands: Operands,
     shuffle: str,
     attempt: int,
 ) -> Array:
@@ -513,7 +513,7 @@ def run_block_of_shuffle(
         number,
         block,
         shards,
-        filters,
+        operands,
     )
     free()
     return values

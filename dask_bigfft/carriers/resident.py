@@ -24,8 +24,8 @@ from dask_bigfft.gpu.peers import transport_of
 #: Prefix of the names of this carrier; the transport between GPUs follows.
 ON_GPUS = "gpu/"
 
-#: Filters by the round that multiplies by them, by axis, and by block.
-FilterBlocks = Mapping[int, Mapping[int, Mapping[Block, Any]]]
+#: Operands by their numbers and by block.
+OperandBlocks = Mapping[int, Mapping[Block, Any]]
 
 
 class Resident(Carrier):
@@ -88,8 +88,8 @@ def transform_on_gpus(
         In a task of a cluster, where one worker would get all blocks.
     """
     refuse_cluster(run.token, is_named=False)
-    filters: dict[int, dict[int, ByBlock]] = {}
-    for operand in run.plan.operands:
+    operands: dict[int, ByBlock] = {}
+    for number, operand in enumerate(run.plan.operands):
         operand_run = PlanRun(operand.plan, run.token)
         spectra = {}
         for block in operand.plan.rounds[0].target.indices():
@@ -100,15 +100,14 @@ def transform_on_gpus(
                 (),
                 operand.values,
             )
-        spectra = _Transform(
+        operands[number] = _Transform(
             operand_run,
             transport,
             {},
             first=1,
         ).result(spectra)
-        filters.setdefault(operand.number, {})[operand.axis] = spectra
     sources = {index: blocks[number][cut] for index, number, cut in parts}
-    return _Transform(run, transport, filters).result(sources)
+    return _Transform(run, transport, operands).result(sources)
 
 
 class _Transform:
@@ -124,8 +123,8 @@ class _Transform:
         Plan that is executed.
     transport : str
         Transport between GPUs, or "auto".
-    filters : mapping
-        Blocks of the filters.
+    operands : mapping
+        Blocks of the operands.
     first : int
         Number of the first exchange.
     """
@@ -134,11 +133,11 @@ class _Transform:
         self,
         run: PlanRun,
         transport: str,
-        filters: FilterBlocks,
+        operands: OperandBlocks,
         first: int = 0,
     ) -> None:
         self.run = run
-        self.filters = filters
+        self.operands = operands
         self.numbers = range(first, len(run.plan.exchanges))
         self._crossings = contextlib.ExitStack()
 
@@ -252,12 +251,12 @@ class _Transform:
                 sources.__getitem__,
                 home=homes.get(block),
             )
-        spectra = {}
-        for axis, filter_blocks in self.filters.get(number, {}).items():
-            spectra[axis] = filter_blocks[(block[axis],)]
+        factors = {}
+        for index, operand in self.run.plan.operands_of(number).items():
+            factors[index] = self.operands[index][operand.block(block)]
         return self.run.finish(
             number,
             block,
             view,
-            spectra,
+            factors,
         )

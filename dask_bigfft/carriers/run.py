@@ -29,7 +29,8 @@ from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, is_on_gpu, plain_array, refuse_wrapped
 from dask_bigfft.memory.limits import configure_arena
 from dask_bigfft.memory.paused import watch_worker_of_task
-from dask_bigfft.planner.plan_data import Exchange, PlanData
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.stages import Exchange
 from dask_bigfft.transforms.steps import Chirp
 
 Indices = tuple[Block, ...]
@@ -37,8 +38,8 @@ Indices = tuple[Block, ...]
 #: Arrays of any kind by block.
 ByBlock = dict[Block, Any]
 
-#: Blocks of filters by their axes.
-Filters = Mapping[int, Array]
+#: Blocks of operands by their numbers.
+Operands = Mapping[int, Array]
 
 #: Function that returns the view of a block; it may be called several times.
 ViewMaker = Callable[[], BlockView]
@@ -52,7 +53,7 @@ class PlanRun:
 
     Parameters
     ----------
-    plan : PlanData
+    plan : Plan
         Plan that is executed.
     token : str
         Token of the plan in task names and events.
@@ -61,7 +62,7 @@ class PlanRun:
     #: Maximum number of bytes that the arena keeps for this run; None leaves it to the settings.
     arena_nbytes: int | None = None
 
-    def __init__(self, plan: PlanData, token: str = "") -> None:
+    def __init__(self, plan: Plan, token: str = "") -> None:
         self.plan = plan
         self.token = token
         self._maps: dict[int, ExchangeMap] = {}
@@ -103,7 +104,7 @@ class PlanRun:
 
     def exchange(self, number: int) -> Exchange:
         """Return an exchange of the plan."""
-        return self.plan.exchanges[number]
+        return self.plan.stages[number].exchange
 
     def stays(self, number: int) -> bool:
         """Return whether an exchange leaves each block unchanged."""
@@ -155,7 +156,7 @@ class PlanRun:
         number: int,
         block: Block,
         view_of: ViewMaker,
-        filters: Filters,
+        operands: Operands,
         spent: float = 0.0,
     ) -> Array:
         """Return the block after an exchange and the round that follows, if there is one.
@@ -178,7 +179,7 @@ class PlanRun:
             number,
             block,
             view_of,
-            filters,
+            operands,
         )
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
             pairs = zip(self.plan.rounds[number].target.axes, block, strict=True)
@@ -212,14 +213,14 @@ class PlanRun:
         number: int,
         block: Block,
         view_of: ViewMaker,
-        filters: Filters,
+        operands: Operands,
     ) -> Array:
         """Return the block after a round on a device or on the CPU, verified if the plan says."""
         return _RoundOfBlock(
             self,
             number,
             block,
-            filters,
+            operands,
         ).result(view_of)
 
     def recorded(self, number: int, block: Block) -> tuple[Any] | None:
@@ -242,8 +243,8 @@ class _RoundOfBlock:
         Number of the round, from 0.
     block : tuple of int
         Index of the block.
-    filters : mapping
-        Blocks of filters by their axes.
+    operands : mapping
+        Blocks of operands by their numbers.
     """
 
     def __init__(
@@ -251,14 +252,14 @@ class _RoundOfBlock:
         run: PlanRun,
         number: int,
         block: Block,
-        filters: Filters,
+        operands: Operands,
     ) -> None:
         self.run = run
         self.number = number
         self.block = block
-        self.filters = filters
+        self.operands = operands
         self.round = run.plan.rounds[number]
-        self.dtype = np.dtype(run.plan.dtypes[2 * number + 1])
+        self.dtype = np.dtype(run.plan.stages[number].result_dtype)
 
     def result(self, view_of: ViewMaker) -> Array:
         """Return the block after the round, verified if the plan says so."""
@@ -275,7 +276,7 @@ class _RoundOfBlock:
                 view,
                 library,
                 self.dtype,
-                self.filters,
+                self.operands,
             )
         self._report("round_cpu", values)
         return values
@@ -289,7 +290,7 @@ class _RoundOfBlock:
                 self.block,
                 library,
                 self.dtype,
-                self.filters,
+                self.operands,
                 self.number + 1,
             )
             if self.run.on_devices(self.number):
@@ -315,7 +316,7 @@ class _RoundOfBlock:
             inside=overwrites,
         )
         if view.on_gpu:
-            return round_on_gpu(job, view, self.filters)  # type: ignore[no-any-return]
+            return round_on_gpu(job, view, self.operands)  # type: ignore[no-any-return]
         place = self.run.places[self.number]
         if place.device == "hybrid" and self.run.plan.verify == "none":
             with self._spare_threads() as library:
@@ -323,7 +324,7 @@ class _RoundOfBlock:
                     job,
                     view,
                     library,
-                    self.filters,
+                    self.operands,
                     place,
                 )
             if values is not None:
@@ -331,7 +332,7 @@ class _RoundOfBlock:
         values = dispatch.on_device(
             job,
             view,
-            self.filters,
+            self.operands,
             place,
         )
         self._report("round_device", values)
@@ -427,22 +428,28 @@ def reported(task: TaskFunction) -> TaskFunction:
 def block_task(function: TaskFunction) -> TaskFunction:
     """Return a task that computes a block after an exchange and its round by a function.
 
-    The task's arguments are ``(run, number, block, filter_axes, *filters, *inputs)``; the function
-    gets the filters by axis. A recorded result is not computed again, and `PlanRun.deliver` returns
-    the result of a new block.
+    The task's arguments are ``(run, number, block, operand_numbers, *operands, *inputs)``; the
+    function gets the operands by number. A recorded result is not computed again, and
+    `PlanRun.deliver` returns the result of a new block.
     """
 
-    def task(run: PlanRun, number: int, block: Block, axes: tuple[int, ...], *inputs: Any) -> Any:
+    def task(
+        run: PlanRun,
+        number: int,
+        block: Block,
+        operand_numbers: tuple[int, ...],
+        *inputs: Any,
+    ) -> Any:
         recorded = run.recorded(number, block)
         if recorded is not None:
             return recorded[0]
-        filters = dict(zip(axes, inputs, strict=False))
+        operands = dict(zip(operand_numbers, inputs, strict=False))
         values = function(
             run,
             number,
             block,
-            filters,
-            *inputs[len(axes) :],
+            operands,
+            *inputs[len(operand_numbers) :],
         )
         return run.deliver(number, block, values)
 
@@ -454,7 +461,7 @@ def generate_filter(
     run: PlanRun,
     number: int,
     block: Block,
-    filters: Filters,
+    operands: Operands,
     chirp: Chirp,
 ) -> Array:
     """Return a block of a Bluestein filter after its first round, given the filter's values."""
@@ -478,5 +485,5 @@ def generate_filter(
         number,
         block,
         view,
-        filters,
+        operands,
     )

@@ -21,14 +21,14 @@ from dask_bigfft.carriers.base import Blocks, Carrier, Stage, finish_in_memory, 
 from dask_bigfft.carriers.buffers import SharedBuffer
 from dask_bigfft.carriers.groups import Groups
 from dask_bigfft.carriers.names import block_ref
-from dask_bigfft.carriers.run import Filters, Indices, PlanRun, block_task
+from dask_bigfft.carriers.run import Indices, Operands, PlanRun, block_task
 from dask_bigfft.dask_private import TaskRef
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import current_worker, during, emit, workers_of
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.views import BlockView
-from dask_bigfft.planner.plan_data import SharedAxis
+from dask_bigfft.planner.stages import SharedAxis
 from dask_bigfft.transforms.rounds import shared_blocks
 
 
@@ -233,7 +233,7 @@ def run_block_of_barrier(
     run: PlanRun,
     number: int,
     block: Block,
-    filters: Filters,
+    operands: Operands,
     target_buffer: SharedBuffer | None,
     sources: Blocks,
 ) -> Array:
@@ -243,7 +243,7 @@ def run_block_of_barrier(
             run,
             number,
             block,
-            filters,
+            operands,
             sources.shared_buffer,
             target_buffer,
         )
@@ -251,7 +251,7 @@ def run_block_of_barrier(
         run,
         number,
         block,
-        filters,
+        operands,
         sources,
         target_buffer,
     )
@@ -261,7 +261,7 @@ def _run_in_buffer(
     run: PlanRun,
     number: int,
     block: Block,
-    filters: Filters,
+    operands: Operands,
     buffer: SharedBuffer,
     target_buffer: SharedBuffer | None,
 ) -> Array:
@@ -300,7 +300,7 @@ def _run_in_buffer(
             number,
             block,
             lambda: view,
-            filters,
+            operands,
             spent,
         )
     result = values
@@ -318,7 +318,7 @@ def _run_in_buffer(
             run,
             number,
             block,
-            filters,
+            operands,
             values,
             started,
         )
@@ -331,7 +331,7 @@ def _overwrite(
     run: PlanRun,
     number: int,
     block: Block,
-    filters: Filters,
+    operands: Operands,
     values: Array,
     started: float,
 ) -> None:
@@ -341,7 +341,7 @@ def _overwrite(
         number,
         block,
         lambda: view,
-        filters,
+        operands,
     )
     if not buffers.is_view(transformed, values):
         copy_array(values, transformed)

@@ -14,7 +14,7 @@ import numpy as np
 
 from dask_bigfft.arrays import Array, Block
 from dask_bigfft.carriers.base import Carrier, Stage
-from dask_bigfft.carriers.run import Filters, Indices, PlanRun, block_task, checked, reported
+from dask_bigfft.carriers.run import Indices, Operands, PlanRun, block_task, checked, reported
 from dask_bigfft.errors import CarrierError, VerificationError
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.packing import pack, shard_checksum
@@ -113,7 +113,7 @@ def run_block_of_shards(
     run: PlanRun,
     number: int,
     block: Block,
-    filters: Filters,
+    operands: Operands,
     sources: Indices,
     *packed: Any,
 ) -> Array:
@@ -124,7 +124,7 @@ def run_block_of_shards(
         number,
         block,
         shards,
-        filters,
+        operands,
     )
 
 
@@ -133,7 +133,7 @@ def put_together(
     number: int,
     block: Block,
     shards: Mapping[Block, Any],
-    filters: Filters,
+    operands: Operands,
 ) -> Array:
     """Return a block assembled from packed shards, after its round.
 
@@ -155,7 +155,7 @@ def put_together(
         number,
         block,
         view,
-        filters,
+        operands,
     )
 
 

@@ -33,7 +33,7 @@ from dask_bigfft.gpu.operations import HostView
 from dask_bigfft.gpu.tile_work import Array, Job
 from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView
-from dask_bigfft.planner.plan_data import DeviceChoice
+from dask_bigfft.planner.request import DeviceChoice
 from dask_bigfft.planner.seconds import LEAST_NBYTES
 from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, DeviceSettings, TileLimits
 from dask_bigfft.transforms.layout import ADMITTED, Layout, admitted, plain
@@ -377,7 +377,7 @@ def on_device(
     incoming : BlockView
         The block before the round; it is not gathered before the device is leased.
     filters : mapping of int to ndarray or None
-        Spectrum of the convolution's filter, for the axes that need one.
+        Spectra of convolutions' filters, by their numbers among the plan's operands.
     place : Place
         Where rounds are done.
 

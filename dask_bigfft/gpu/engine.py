@@ -277,7 +277,7 @@ class Engine:
         source : Source
             The block.
         filters : mapping of int to ndarray, optional
-            Spectrum of the convolution's filter, for the axes that need one.
+            Spectra of convolutions' filters, by their numbers among the plan's operands.
         nbytes : int, optional
             Bytes of the device that may be used, if fewer than the engine's.
 
@@ -334,7 +334,7 @@ class Engine:
         target : ndarray
             The block after the round, may be the same array.
         filters : mapping of int to ndarray, optional
-            Spectrum of the convolution's filter, for the axes that need one.
+            Spectra of convolutions' filters, by their numbers among the plan's operands.
         nbytes : int, optional
             Bytes of the device that may be used, if fewer than the engine's.
 

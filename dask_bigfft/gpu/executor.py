@@ -241,7 +241,7 @@ class BlockRun:
         The block (maybe a composite) before the first pass and after each pass, with the same array
         twice for a pass in place. They must live until the run is done.
     filters : mapping of int to ndarray
-        Spectrum of the convolution's filter, for the axes that need one.
+        Spectra of convolutions' filters, by their numbers among the plan's operands.
     part : sequence of sequence of TileWork, optional
         The tiles of a part of the block in each pass; by default all tiles.
     """
@@ -363,7 +363,7 @@ class GPUExecutor:
         """Enqueue the copies of a tile, and of its parts of filters, to the device."""
         loads = list(tile.loads)
         for found in tile.work.filters:
-            spectrum = filters[found.axis].reshape(found.shape)[found.part]
+            spectrum = filters[found.operand].reshape(found.shape)[found.part]
             loads.append((spectrum.reshape(found.array.shape), found.array))
         for view, array in loads:
             if view is None:

@@ -23,7 +23,7 @@ from dask_bigfft.gpu.operations import dense
 from dask_bigfft.gpu.peers import Choice, GpuTable, PeerCopies
 from dask_bigfft.kernels.copies import Segments
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
-from dask_bigfft.planner.plan_data import Exchange
+from dask_bigfft.planner.stages import Exchange
 from dask_bigfft.transforms.layout import Layout
 
 # --- one block ------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
         The block. If it is made of contiguous parts on its GPU, the first FFTs go from there to
         the block after them, so that nothing is copied; else it is gathered.
     filters : mapping of int to array
-        Spectrum of the convolution's filter, for the axes that need one; host arrays are copied.
+        Spectra of convolutions' filters, by their numbers; host arrays are copied.
 
     Raises
     ------
@@ -341,7 +341,7 @@ def _memory(values: Any, work: TileWork, filters: Mapping[int, Any]) -> dict[int
     """
     buffers: dict[int, Any] = {}
     for filter_part in work.filters:
-        spectrum = cupy().asarray(filters[filter_part.axis]).reshape(filter_part.shape)
+        spectrum = cupy().asarray(filters[filter_part.operand]).reshape(filter_part.shape)
         part = cupy().ascontiguousarray(spectrum[filter_part.part])
         buffers[filter_part.array.offset] = part.data
     arrays = [work.source, work.result]

@@ -73,9 +73,9 @@ class Computation:
 
 @dataclass(frozen=True)
 class Filter:
-    """Part of a filter's spectrum by which a tile is multiplied."""
+    """Part of a filter's spectrum, an operand of the plan, by which a tile is multiplied."""
 
-    axis: int
+    operand: int
     shape: tuple[int, ...]
     part: Slices
     array: DeviceArray
@@ -758,7 +758,7 @@ class _Tile:
         part = tuple(self.part[d] for d in order if d in dims)
         self.filters.append(
             Filter(
-                product.axis,
+                product.operand,
                 (*other_shape, *digits[::-1]),
                 part,
                 array,

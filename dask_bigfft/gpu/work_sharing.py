@@ -180,7 +180,7 @@ def shared_with_device(
     library : FFTLibrary
         FFT library of the CPU.
     filters : mapping of int to ndarray
-        Spectrum of the convolution's filter, for the axes that need one.
+        Spectra of convolutions' filters, by their numbers among the plan's operands.
     place : Place
         Device choice.
 

@@ -1,7 +1,7 @@
 """From a plan to tasks, stage by stage: an exchange of blocks, and the round after it.
 
 A stage takes its source blocks by their name, and its carrier adds the tasks (see `carriers`).
-Bluestein filters have stages of their own, whose blocks the rounds multiply by.
+Operands have stages of their own, whose blocks the rounds multiply by.
 """
 
 import itertools
@@ -14,8 +14,7 @@ from dask_bigfft.carriers.names import Cut, Graph, Names
 from dask_bigfft.carriers.run import PlanRun, generate_filter
 from dask_bigfft.dask_private import DataNode, Task
 from dask_bigfft.exchange.scratch import ScratchPlace
-from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.plan_data import Operand, PlanData
+from dask_bigfft.planner.plan import Operand, Plan
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Known:
     plan: Plan
     token: str
 
-    def shared(self, plan: PlanData) -> int:
+    def shared(self, plan: Plan) -> int:
         """Return the number of first rounds that a plan of the same source shares with this one."""
         if self.plan.source != plan.source or self.plan.inside:
             return 0
@@ -40,13 +39,13 @@ class Known:
 
 
 class Builder:
-    """Builder of the tasks of a plan, or of one of its filters, stage by stage.
+    """Builder of the tasks of a plan, or of one of its operands, stage by stage.
 
     Parameters
     ----------
     graph : dict
         Graph to which tasks are added.
-    plan : PlanData
+    plan : Plan
         Plan of the tasks.
     names : sequence of Names
         Names of the tasks, by exchange.
@@ -57,7 +56,7 @@ class Builder:
     def __init__(
         self,
         graph: Graph,
-        plan: PlanData,
+        plan: Plan,
         names: Sequence[Names],
         carrier: Carrier,
     ) -> None:
@@ -65,8 +64,8 @@ class Builder:
         self.plan = plan
         self.names = names
         self.carrier = carrier
-        #: Names of filters by axis, by the exchange before the round that multiplies by them.
-        self.filters: dict[int, dict[int, str]] = {}
+        #: Names of the operands' blocks, by number.
+        self.operand_names: dict[int, str] = {}
 
     def add_plan(self, token: str, source_name: str) -> None:
         """Add the tasks of a plan."""
@@ -75,10 +74,10 @@ class Builder:
         for number in range(len(self.plan.exchanges)):
             name = self.carrier.add(self.stage(number, name))
 
-    def add_operand(self, operand: Operand) -> None:
-        """Add the tasks of an operand of the plan."""
+    def add_operand(self, index: int, operand: Operand) -> None:
+        """Add the tasks of an operand of the plan, whose number is `index`."""
         plan = operand.plan
-        names = Names(self.names[operand.number].token, f"filter{operand.axis}_")
+        names = Names(self.names[operand.stage].token, f"{operand.name}_")
         names_of_exchanges = [names] * len(plan.exchanges)
         carrier = carrier_of(
             self.carrier.name,
@@ -92,7 +91,7 @@ class Builder:
             names_of_exchanges,
             carrier,
         )
-        carrier.add_plan(self.graph, PlanRun(plan, f"{names.token}-filter{operand.axis}"))
+        carrier.add_plan(self.graph, PlanRun(plan, f"{names.token}-{operand.name}"))
         first = builder.stage(0, source_name="")
         for block in plan.source.indices():
             carrier.add_block(
@@ -104,7 +103,7 @@ class Builder:
         name = first.name
         for number in range(1, len(plan.exchanges)):
             name = carrier.add(builder.stage(number, name))
-        self.filters.setdefault(operand.number, {})[operand.axis] = name
+        self.operand_names[index] = name
 
     def stage(self, number: int, source_name: str) -> Stage:
         """Return an exchange and its round, with the names of their blocks."""
@@ -120,22 +119,22 @@ class Builder:
             names,
             source_name,
             name,
-            filters=self.filters.get(number, {}),
+            operands={index: self.operand_names[index] for index in self.plan.operands_of(number)},
         )
 
 
-def _names(plan: PlanData, token: str) -> Names:
+def _names(plan: Plan, token: str) -> Names:
     return Names(token, "" if plan.is_transform else f"{plan.spec.name}_")
 
 
-def output_name(plan: PlanData, token: str) -> str:
+def output_name(plan: Plan, token: str) -> str:
     """Return the name of the result's blocks."""
     names = _names(plan, token)
     return names("round", len(plan.rounds) - 1) if plan.ends_in_round else names("unpack")
 
 
 def build_graph(
-    plan: PlanData,
+    plan: Plan,
     token: str,
     source_name: str,
     carrier_name: str,
@@ -149,7 +148,7 @@ def build_graph(
 
     Parameters
     ----------
-    plan : PlanData
+    plan : Plan
         Plan of the tasks.
     token : str
         Unique part of the task names.
@@ -197,8 +196,8 @@ def build_graph(
         names,
         carrier,
     )
-    for operand in fitted_plan.operands:
-        builder.add_operand(operand)
+    for index, operand in enumerate(fitted_plan.operands):
+        builder.add_operand(index, operand)
     builder.add_plan(token, source_name)
     return _with_plan_in_task(graph) if len(graph) == 2 else graph
 

@@ -425,7 +425,7 @@ def plans_among(tasks: Iterable[tuple[Any, Any]]) -> dict[str, Plan]:
         for _, task in unfused(key, fused_task):
             run = run_of(task)
             if run is not None and run.plan.is_transform:
-                plans[run.token] = cast("Plan", run.plan)
+                plans[run.token] = run.plan
     return plans
 
 

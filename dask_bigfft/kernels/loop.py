@@ -127,7 +127,7 @@ def bound_operations(
     round_, block
         Round, and index of the block.
     filters : mapping of int to ndarray
-        Spectrum of the convolution's filter, for the axes that need one.
+        Spectra of convolutions' filters, by their numbers among the plan's operands.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def bound_operations(
             operations.append(calls[operation])
         elif isinstance(operation, Product):
             shape = round_.source.shape(block)[operation.first : operation.dim]
-            spectrum = filters[operation.axis].reshape(*shape, -1)
+            spectrum = filters[operation.operand].reshape(*shape, -1)
             operations.append(
                 BoundFactor(
                     operation,
@@ -368,7 +368,7 @@ class CPUExecutor:
     library : FFTLibrary
         FFT library.
     filters : mapping of int to ndarray
-        Spectrum of the convolution's filter, for the axes that need one.
+        Spectra of convolutions' filters, by their numbers among the plan's operands.
     cut : (int, int), optional
         Dimension along which tiles are cut, and their maximum width, if the block is shared with
         other executors. The rolls of the round are then omitted.

@@ -40,8 +40,8 @@ from dask_bigfft.memory.limits import (
     shuffle_nbytes,
 )
 from dask_bigfft.memory.paused import watch_worker
-from dask_bigfft.planner.plan_data import Machine
 from dask_bigfft.planner.profile import DEFAULT, SCHEMA, Profile
+from dask_bigfft.planner.request import Machine
 
 log = logging.getLogger(__name__)
 

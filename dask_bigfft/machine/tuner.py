@@ -31,8 +31,8 @@ from dask_bigfft.kernels.libraries import LIBRARIES, version_of
 from dask_bigfft.machine.environment import device_software, workers_place
 from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import decode
+from dask_bigfft.planner.request import Machine, Request
 from dask_bigfft.planner.search import find_plans
 from dask_bigfft.planner.tile_plan import DeviceSettings
 from dask_bigfft.planner.work_sharing import divided

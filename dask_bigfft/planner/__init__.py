@@ -2,9 +2,10 @@
 
 ::
 
-    plan_data        the data of a plan, its operands (plans of Bluestein filters), the Request, the
-                     Machine, exchanges, and shared buffers of blocks
-    plan             Plan (for users), plans that only rearrange, phases (of a report)
+    request          the choices of the caller (Request), and the Machine
+    stages           Stage: an exchange and its round; shared buffers of blocks
+    plan             Plan: its stages and operands (plans of Bluestein filters), and the Forecast
+    shifted          plans that only rearrange, and transforms of what is shifted
     strategies       one loop over named strategies: the blocks to search plans for, and the steps
                      that follow; merging of tiny blocks
     search           search -> candidates (digits and steps of an axis) -> layouts (blocks),
@@ -13,5 +14,6 @@
                      <- profile (prices; JSON)
     GPUs             passes (the search) -> tile_plan (tiles of a round, settings by hand)
                      work_sharing (parts of CPU threads and GPUs)
-    answer           explain (text, tables, drawings)
+    inside           plans that overwrite their input
+    answer           explain (text, tables, drawings), phases (of a report)
 """

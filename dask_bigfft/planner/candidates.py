@@ -14,16 +14,18 @@ from functools import cached_property
 import numpy as np
 
 from dask_bigfft.planner.layouts import Assignment, BlockCutter, Sizes
-from dask_bigfft.planner.plan_data import (
+from dask_bigfft.planner.request import Machine, Request, largest_block
+from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
+from dask_bigfft.planner.seconds import Model, flops, is_halved
+from dask_bigfft.planner.stages import (
     Exchange,
-    Machine,
-    Request,
+    Stage,
     block_dtypes,
-    largest_block,
+    no_shared_layouts,
+    stages_of,
+    with_buffers,
     written_in_order,
 )
-from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
-from dask_bigfft.planner.seconds import Model, Stage, flops, is_halved
 from dask_bigfft.transforms.factors import (
     balanced_split,
     divisors,
@@ -257,10 +259,11 @@ class Candidates:
             """Return the seconds of an exchange; for devices those of loading the blocks."""
             moves = before is not source or not self._reads_rows(source, after)
             dtype = self.model.dtype
-            stage = Stage(before, None, after, dtype, dtype, dtype, moves=moves)
+            exchange = Exchange(before, after, dtype, dtype)
+            stage = Stage(exchange, None, dtype, moves=moves)
             if self.on_gpu:
                 blocks = max(1, after.blocks)
-                load = self.model.read(stage.shape, after.size * self.itemsize / blocks)
+                load = self.model.read(exchange.shape, after.size * self.itemsize / blocks)
                 if load is not None:
                     return load * blocks
             return self.model.stage(stage).seconds
@@ -337,15 +340,22 @@ class Candidates:
         moves: Sequence[bool],
     ) -> float:
         """Return the forecast seconds of rounds; `result` is None if the last round makes it."""
-        shared_layouts = None
+        count = len(rounds)
+        shared_layouts = no_shared_layouts(count + 1, count)
         in_order = self.on_gpu and self.machine.shared and self.spec.kind == "c2c"
         if result is not None and in_order:
             dtype = self.spec.out_dtype.str
             last_exchange = Exchange(rounds[-1].target, result, dtype, dtype)
             shared_layouts = written_in_order(rounds, last_exchange)
         dtypes = (self.spec.dtype, *block_dtypes(self.spec, rounds))
-        route = self.model.route(source, rounds, result, dtypes, moves, shared_layouts)
-        return sum(stage.seconds for stage in route)
+        stages = stages_of(
+            [source, *(round_.target for round_ in rounds)],
+            rounds,
+            result,
+            dtypes,
+        )
+        stages = with_buffers(stages, shared_layouts, moves)
+        return sum(self.model.stage(stage).seconds for stage in stages)
 
     def _oversize_penalty(self, rounds: tuple[Round, ...], sizes: Sizes) -> float:
         """Return the factor of the price of rounds whose blocks are larger than wanted."""

@@ -4,13 +4,13 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from dask_bigfft.planner.memory import model_of, operand_bytes, peak_host, shared_layouts_in
+from dask_bigfft.planner.memory import model_of, operand_bytes, peak_host
 from dask_bigfft.planner.merging import merging
-from dask_bigfft.planner.plan_data import Forecast, P, PlanData
+from dask_bigfft.planner.plan import Forecast, Plan
 from dask_bigfft.planner.seconds import flops
 
 
-def scratch_bytes(plan: PlanData) -> int:
+def scratch_bytes(plan: Plan) -> int:
     """Return the peak bytes of scratch files: those being read and those being written."""
     if plan.storage != "disk":
         return 0
@@ -21,7 +21,7 @@ def scratch_bytes(plan: PlanData) -> int:
     return max(map(sum, itertools.pairwise(spilled))) + operand_bytes(plan)
 
 
-def task_count(plan: PlanData) -> int:
+def task_count(plan: Plan) -> int:
     """Return the number of tasks of the graph."""
     total = 1 + merging(plan).tasks
     if plan.storage == "disk" and plan.moves[0]:
@@ -30,22 +30,17 @@ def task_count(plan: PlanData) -> int:
         total += exchange.shape.blocks_out
         if moves:
             total += exchange.shape.groups
-    for number, shared in enumerate(shared_layouts_in(plan).exchanges):
-        if shared is not None and shared.home == number:
-            total += shared.layout.blocks
+    for number, stage in enumerate(plan.forecast_stages):
+        if stage.reads is not None and stage.reads.home == number:
+            total += stage.reads.layout.blocks
     return total
 
 
-def forecast(plan: PlanData) -> Forecast:
+def forecast(plan: Plan) -> Forecast:
     """Return the forecast memory, tasks and seconds of a plan."""
-    rounds = model_of(plan).route(
-        plan.source,
-        plan.rounds,
-        None if plan.ends_in_round else plan.result,
-        (plan.spec.dtype, *plan.dtypes),
-        plan.moves,
-        shared_layouts_in(plan),
-    )
+    model = model_of(plan)
+    stages = enumerate(plan.forecast_stages, 1)
+    rounds = tuple(model.stage(stage, number) for number, stage in stages)
     start = plan.machine.profile.start
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),
@@ -58,7 +53,7 @@ def forecast(plan: PlanData) -> Forecast:
     )
 
 
-def with_forecast(plan: P, **changes: Any) -> P:
+def with_forecast(plan: Plan, **changes: Any) -> Plan:
     """Return a plan with some changes, and with its forecast."""
     changed_plan = replace(plan, **changes)
     return replace(changed_plan, expected=forecast(changed_plan))

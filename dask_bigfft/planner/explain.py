@@ -10,10 +10,10 @@ from html import escape
 
 import numpy as np
 
-from dask_bigfft.planner.memory import shared_layouts_in
 from dask_bigfft.planner.passes import tile_plans
-from dask_bigfft.planner.plan_data import Exchange, PlanData, axis_letter
+from dask_bigfft.planner.plan import Plan, axis_letter
 from dask_bigfft.planner.profile import Profile
+from dask_bigfft.planner.stages import Exchange
 from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES, TilePlan, apart, digit_of_step
 from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.transforms.rounds import ExchangeShape, Round, exchange_shape
@@ -168,7 +168,7 @@ _LEGEND = (
 # --- texts of blocks and digits -------------------------------------------------------------
 
 
-def round_names(plan: PlanData) -> list[str]:
+def round_names(plan: Plan) -> list[str]:
     """Return the steps of each round by name.
 
     They are those of `Plan.notation`: ``"{Y1} {Y2, X}"`` gives ``["Y1", "Y2, X"]``.
@@ -176,7 +176,7 @@ def round_names(plan: PlanData) -> list[str]:
     return plan.notation[1:-1].split("} {") if plan.rounds else []
 
 
-def axis_text(plan: PlanData, axis: int) -> str:
+def axis_text(plan: Plan, axis: int) -> str:
     """Return the number of an axis, or its letter and its dimension's name, if that is known."""
     dims = plan.spec.dims
     return f"{axis_letter(axis, len(dims))} = {dims[axis]}" if dims else str(axis)
@@ -212,7 +212,7 @@ def chunks_text(chunks: Sequence[int]) -> str:
     return ", ".join(texts)
 
 
-def step_text(plan: PlanData, step: Step) -> str:
+def step_text(plan: Plan, step: Step) -> str:
     """Return one step in I/O-tensor notation, with the factors before and after."""
     stride_in = step.source.stride * math.prod(plan.spec.shape[step.axis + 1 :])
     stride_out = step.target.stride * math.prod(plan.spec.out_shape[step.axis + 1 :])
@@ -234,7 +234,7 @@ def step_text(plan: PlanData, step: Step) -> str:
 # --- lines ----------------------------------------------------------------------------------
 
 
-def _transform_lines(plan: PlanData) -> Iterator[str]:
+def _transform_lines(plan: Plan) -> Iterator[str]:
     """Yield the transform that a plan is for, and the choices that hold for all rounds."""
     spec = plan.spec
     result = f"{spec.out_shape} {spec.out_dtype} ({human_bytes(spec.out_nbytes)})"
@@ -262,7 +262,7 @@ def _transform_lines(plan: PlanData) -> Iterator[str]:
         yield from wrapped(text, "    ", "  ")
 
 
-def _offset_texts(plan: PlanData) -> list[str]:
+def _offset_texts(plan: Plan) -> list[str]:
     """Return the first elements of axes that are stored shifted."""
     texts = []
     for side, layout in (("input", plan.source), ("result", plan.result)):
@@ -274,7 +274,7 @@ def _offset_texts(plan: PlanData) -> list[str]:
     return texts
 
 
-def share_text(plan: PlanData) -> str:
+def share_text(plan: Plan) -> str:
     """Return the modelled fraction of each round for GPUs, and the seconds of the rounds."""
     rounds = plan.expected.rounds[: len(plan.rounds)]
     cpu_share = plan.settings.cpu_share
@@ -311,7 +311,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{plural}"
 
 
-def placed(plan: PlanData) -> str:
+def placed(plan: Plan) -> str:
     """Return the device of the rounds and the memory settings that the user chose."""
     if plan.machine.holding:
         text = f"; blocks and rounds on {counted(plan.machine.holding, 'GPU')}, in one task"
@@ -365,7 +365,7 @@ _WITHOUT_FILES = {
 }
 
 
-def _block_lines(plan: PlanData) -> Iterator[str]:
+def _block_lines(plan: Plan) -> Iterator[str]:
     """Yield the blocks from the input to the result: exchanges, with the rounds between them."""
     if plan.incoming is not None and plan.merges:
         count = math.prod(map(len, plan.incoming))
@@ -388,11 +388,11 @@ def _block_lines(plan: PlanData) -> Iterator[str]:
     yield from _labelled("result", f"{counted(count, 'chunk')} by axis {{{chunks}}}")
 
 
-def _exchange_lines(plan: PlanData, number: int) -> Iterator[str]:
+def _exchange_lines(plan: Plan, number: int) -> Iterator[str]:
     """Yield the blocks and bytes of an exchange, and what saves it a copy."""
     kind = _exchange_kind(plan, number)
     instead = _WITHOUT_FILES.get(kind, "")
-    if plan.machine.gpus and shared_layouts_in(plan).exchanges[number] is not None:
+    if plan.machine.gpus and plan.forecast_stages[number].reads is not None:
         instead = "the round before writes there, without another pass over the bus"
     text = exchange_text(plan.exchanges[number], instead)
     if plan.assembles and plan.moves[number]:
@@ -400,7 +400,7 @@ def _exchange_lines(plan: PlanData, number: int) -> Iterator[str]:
     yield from _labelled(kind, text)
 
 
-def _exchange_kind(plan: PlanData, number: int) -> str:
+def _exchange_kind(plan: Plan, number: int) -> str:
     """Return the name of an exchange: the way in which a round gets its blocks."""
     if number == 0 and plan.from_rows:
         return "rows"
@@ -414,7 +414,7 @@ def _labelled(label: str, text: str) -> Iterator[str]:
     yield from wrapped(text, " " * 12, f"  {label:8}  ")
 
 
-def in_a_line(plan: PlanData) -> str:
+def in_a_line(plan: Plan) -> str:
     """Return a plan's rounds, transform and forecast in one line, for a prompt."""
     exchanges = counted(len(plan.travelling), "exchange")
     memory = human_bytes(plan.expected.peak_host)
@@ -423,7 +423,7 @@ def in_a_line(plan: PlanData) -> str:
     return f"<Plan {transform}, {exchanges}, {memory} per process, {seconds}>"
 
 
-def summary(plan: PlanData) -> str:
+def summary(plan: Plan) -> str:
     """Return the transform, and the rounds in I/O-tensor notation with C and W between them."""
     return "\n".join([*_transform_lines(plan), *_block_lines(plan), *wrapped(_LEGEND, "  ")])
 
@@ -431,7 +431,7 @@ def summary(plan: PlanData) -> str:
 # --- reason and forecast --------------------------------------------------------------------
 
 
-def budget_text(plan: PlanData) -> str:
+def budget_text(plan: Plan) -> str:
     """Return the peak memory and the budget, such as ``3.00 GiB of 16.0 GiB (19 %)``."""
     peak = plan.expected.peak_host
     limit = plan.machine.memory_limit
@@ -442,7 +442,7 @@ def budget_text(plan: PlanData) -> str:
     return f"{human_bytes(peak)} of {human_bytes(limit)} ({part})"
 
 
-def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
+def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
     """Return the forecast of a plan as names and values."""
     expected = plan.expected
     machine = plan.machine
@@ -470,7 +470,7 @@ def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
     return rows
 
 
-def rejected_rows(plan: PlanData) -> list[tuple[str, ...]]:
+def rejected_rows(plan: Plan) -> list[tuple[str, ...]]:
     """Return a table row for the plan and each of its runners-up."""
     best = plan.expected
     rows: list[tuple[str, ...]] = []
@@ -488,7 +488,7 @@ def rejected_rows(plan: PlanData) -> list[tuple[str, ...]]:
     return rows
 
 
-def round_rows(plan: PlanData) -> list[tuple[str, ...]]:
+def round_rows(plan: Plan) -> list[tuple[str, ...]]:
     """Return a table of exchanges with their rounds, and of the parts of their time.
 
     Gathers, FFTs and devices are sums; the time is wall-clock time.
@@ -510,7 +510,7 @@ def round_rows(plan: PlanData) -> list[tuple[str, ...]]:
     return rows
 
 
-def tile_lines(plan: PlanData) -> Iterator[str]:
+def tile_lines(plan: Plan) -> Iterator[str]:
     """Yield a table of each pass over the bus of the rounds that GPUs do, and their buffers.
 
     A tile is read and written as C runs of W elements in host memory.
@@ -535,14 +535,14 @@ def tile_lines(plan: PlanData) -> Iterator[str]:
         yield from wrapped(note, "    ")
 
 
-def _parts_in_tiles(plan: PlanData, number: int) -> list[tuple[Round, TilePlan]]:
+def _parts_in_tiles(plan: Plan, number: int) -> list[tuple[Round, TilePlan]]:
     """Return the parts of a round that GPUs do one after the other, each with its tile plan."""
     round_ = plan.rounds[number]
     devices = replace(plan.machine, gpus=max(1, plan.machine.gpus)).devices
-    shared_axes = shared_layouts_in(plan).exchanges
+    stages = plan.forecast_stages
     order: tuple[int, ...] = ()
-    if number + 1 < len(shared_axes):
-        shared = shared_axes[number + 1]
+    if number + 1 < len(stages):
+        shared = stages[number + 1].reads
         if shared is not None:
             order = shared.place(round_.target).written
     tiles_of_parts = tile_plans(
@@ -582,7 +582,7 @@ def _runs_text(runs: tuple[int, int], copy_method: str) -> str:
     return f"C = {count}, W = {width}, {copy_method}"
 
 
-def gpu_lines(plan: PlanData) -> Iterator[str]:
+def gpu_lines(plan: Plan) -> Iterator[str]:
     """Yield the memory, launches and copies of GPUs that hold the blocks."""
     count = plan.machine.holding
     if not count:
@@ -615,7 +615,7 @@ _COPIES = (
 HEADINGS = ("rounds", "exchanged", "peak", "tasks", "time", "ratio")
 
 
-def preserved(plan: PlanData) -> str | None:
+def preserved(plan: Plan) -> str | None:
     """Return the cost of ``chunks="preserve"`` as text; None if unknown."""
     spec = plan.spec
     # Reopened arrays have other blocks, and those of several GPUs are cut.
@@ -638,7 +638,7 @@ def preserved(plan: PlanData) -> str | None:
     return f"chunks='preserve' costs an exchange more: {nbytes}, C = {shape.runs}, {width}"
 
 
-def explain(plan: PlanData) -> str:
+def explain(plan: Plan) -> str:
     """Return the rounds, the reason for the choice, the forecast and the runners-up as text."""
     lines = [summary(plan), ""]
     lines += wrapped(f"why: {plan.reason or 'not recorded'}", "  ", "")
@@ -721,7 +721,7 @@ def _exchange(exchange: Exchange, moves: bool) -> str:
     )
 
 
-def _html_table(plan: PlanData) -> str:
+def _html_table(plan: Plan) -> str:
     """Return the blocks as an HTML table: a row for each axis, a column for each round.
 
     Between two columns is a cell for the exchange, across all rows.
@@ -748,7 +748,7 @@ def _html_table(plan: PlanData) -> str:
 
 
 def _axis_groups(
-    plan: PlanData,
+    plan: Plan,
     axis: int,
     layout: Layout,
     steps: Sequence[Step],
@@ -763,7 +763,7 @@ def _axis_groups(
         yield _group(group, programs.get(axis), step_of_digits.get(group.digits))
 
 
-def draw(plan: PlanData) -> str:
+def draw(plan: Plan) -> str:
     """Return the plan as HTML: rounds from left to right, and what `explain` says, folded."""
     return (
         f"<div><p><b>{escape(in_a_line(plan)[1:-1])}</b></p>"

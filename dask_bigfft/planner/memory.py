@@ -18,9 +18,10 @@ import numpy as np
 
 from dask_bigfft.planner.merging import UNEVEN, merging
 from dask_bigfft.planner.passes import tile_plans
-from dask_bigfft.planner.plan_data import Exchange, PlanData, SharedLayouts, no_shared_layouts
+from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import BY_CALLER, DECODED
 from dask_bigfft.planner.seconds import Model, shuffled
+from dask_bigfft.planner.stages import Exchange, Stage
 from dask_bigfft.transforms.factors import factorize
 from dask_bigfft.transforms.layout import LONG_BYTES, Layout, admitted, tile_bytes_of
 from dask_bigfft.transforms.rounds import Round
@@ -209,13 +210,13 @@ TILES = 4
 PACKED = 8 << 20
 
 
-def _gathered_nbytes(plan: PlanData, number: int) -> int:
+def _gathered_nbytes(plan: Plan, number: int) -> int:
     """Return the bytes of the largest block after an exchange."""
     exchange = plan.exchanges[number]
     return exchange.target.largest * np.dtype(exchange.dtype).itemsize
 
 
-def _result_nbytes(plan: PlanData, number: int) -> int:
+def _result_nbytes(plan: Plan, number: int) -> int:
     """Return the bytes of the largest block after an exchange and its round, if it has one."""
     if number == len(plan.rounds):
         return _gathered_nbytes(plan, number)
@@ -236,7 +237,7 @@ def _stored(layout: Layout, itemsize: int) -> int:
     return layout.size * itemsize + layout.blocks * spare
 
 
-def peak_host(plan: PlanData) -> int:
+def peak_host(plan: Plan) -> int:
     """Return the peak bytes of host memory per process, without those of imports.
 
     In memory, the blocks before and after an exchange exist together, because of its barrier. Every
@@ -283,7 +284,7 @@ class _StageMemory:
     tiles: int
 
 
-def _stage_memory(plan: PlanData, number: int) -> _StageMemory:
+def _stage_memory(plan: Plan, number: int) -> _StageMemory:
     """Return the bytes of an exchange and its round."""
     machine = plan.machine
     exchange = plan.exchanges[number]
@@ -313,13 +314,14 @@ def _stage_memory(plan: PlanData, number: int) -> _StageMemory:
     )
 
 
-def _peak_in_memory(plan: PlanData) -> int:
+def _peak_in_memory(plan: Plan) -> int:
     """Return the peak bytes of blocks, tiles and shards."""
     memory = MemoryWalk()
     before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize)
-    for number in range(len(plan.exchanges)):
+    stages = plan.forecast_stages
+    for number in range(len(stages)):
         memory.free()
-        if number == len(plan.exchanges) - 1 and plan.writing != BY_CALLER:
+        if number == len(stages) - 1 and plan.writing != BY_CALLER:
             result_blocks = math.prod(map(len, plan.chunks))
             writers = min(plan.machine.threads, result_blocks)
             memory.allocate("chunks that are written", writers * _writing_nbytes(plan))
@@ -332,26 +334,34 @@ def _peak_in_memory(plan: PlanData) -> int:
             if plan.machine.holding:  # as large as the block at most
                 memory.allocate("work area of cuFFT", stage.share * before)
             memory.allocate("tiles", stage.tiles)
-        elif _works_in_shared(plan, number):
+        elif _works_in_shared(stages[number]):
             memory.allocate("blocks", before)
             memory.allocate("tiles", stage.threads * _copied_in_place(plan, number, stage.block))
         else:
-            _walk_to_new_blocks(plan, number, before, stage, memory)
+            following = stages[number + 1] if number + 1 < len(stages) else None
+            _walk_to_new_blocks(
+                plan,
+                stages[number].exchange,
+                following,
+                before,
+                stage,
+                memory,
+            )
             before = stage.results
     return math.ceil(memory.peak + operand_bytes(plan)) + merging(plan).nbytes
 
 
-def _works_in_shared(plan: PlanData, number: int) -> bool:
+def _works_in_shared(stage: Stage) -> bool:
     """Return whether blocks share the memory of those before an exchange, and keep it."""
-    shared_layouts = shared_layouts_in(plan)
-    if shared_layouts.exchanges[number] is None:
+    if stage.reads is None:
         return False
-    return number == len(plan.rounds) or shared_layouts.inside[number] is not None
+    return stage.round_ is None or stage.works_in_place
 
 
 def _walk_to_new_blocks(
-    plan: PlanData,
-    number: int,
+    plan: Plan,
+    exchange: Exchange,
+    following: Stage | None,
     before: int,
     stage: _StageMemory,
     memory: MemoryWalk,
@@ -360,27 +370,27 @@ def _walk_to_new_blocks(
 
     Parameters
     ----------
-    plan : PlanData
+    plan : Plan
         The plan.
-    number : int
-        Number of the exchange.
+    exchange : Exchange
+        The exchange.
+    following : Stage or None
+        Exchange and round after the round.
     before : int
-        Bytes of all blocks before it.
+        Bytes of all blocks before the exchange.
     stage : _StageMemory
         Bytes of its blocks and tiles.
     memory : MemoryWalk
         The walk.
     """
     machine = plan.machine
-    exchange = plan.exchanges[number]
     memory.allocate("tiles", stage.tiles)
     if _all_at_once(plan, stage.blocks):  # the results are those of the running tasks
         memory.allocate("blocks", before)
         memory.allocate("new blocks", stage.results)
         return
     memory.allocate("gathered blocks of tasks", stage.threads * stage.block)
-    is_last = number == len(plan.exchanges) - 1
-    if is_last or shared_layouts_in(plan).exchanges[number + 1] is None:
+    if following is None or following.reads is None:
         memory.allocate("results of tasks", stage.threads * stage.result)
     larger = max(stage.results, stage.gathered)
     if machine.workers == 1 or exchange.local:
@@ -394,7 +404,7 @@ def _walk_to_new_blocks(
         memory.allocate("packed shards", packed)
         in_flight = min(machine.buffers, stage.share * exchange.shard_nbytes)
         memory.allocate("shards in flight", in_flight)
-        if is_last:
+        if following is None:
             memory.allocate("new blocks", stage.share * stage.results)
         return
     share = min(1.0, stage.share * UNEVEN)  # of an uneven distribution
@@ -403,7 +413,7 @@ def _walk_to_new_blocks(
     memory.allocate("new blocks", share * larger)
 
 
-def _all_at_once(plan: PlanData, blocks: int) -> bool:
+def _all_at_once(plan: Plan, blocks: int) -> bool:
     """Return whether CPU threads of one process work on all blocks of a round at the same time."""
     machine = plan.machine
     if machine.workers > 1 or machine.holding or blocks > machine.threads:
@@ -413,14 +423,14 @@ def _all_at_once(plan: PlanData, blocks: int) -> bool:
     return plan.device == "cpu" or (plan.device != "hybrid" and not machine.gpus)
 
 
-def _writing_nbytes(plan: PlanData) -> int:
+def _writing_nbytes(plan: Plan) -> int:
     """Return the bytes beside a chunk of the result while a task writes it."""
     chunk = math.prod(max(cut, default=0) for cut in plan.chunks) * plan.spec.out_dtype.itemsize
     has_ends = any(cut[-1:] != cut[:1] for cut in plan.chunks)
     return plan.writing.nbytes(chunk, has_ends)
 
 
-def _stays_in_place(plan: PlanData, number: int) -> bool:
+def _stays_in_place(plan: Plan, number: int) -> bool:
     """Return whether blocks become those after an exchange and its round in their own memory."""
     exchange = plan.exchanges[number]
     if exchange.source != exchange.target or exchange.dtype != exchange.source_dtype:
@@ -430,7 +440,7 @@ def _stays_in_place(plan: PlanData, number: int) -> bool:
     return number == 0 and _overwrites_input(plan)
 
 
-def _overwrites_input(plan: PlanData) -> bool:
+def _overwrites_input(plan: Plan) -> bool:
     """Return whether the first round writes its results into the input blocks that it reads."""
     if not plan.overwrite or plan.verify != "none" or plan.device == "hybrid" or plan.shares:
         return False
@@ -444,7 +454,7 @@ def _overwrites_input(plan: PlanData) -> bool:
     return plan.device == "cpu" or _fits_gpus_in_place(plan, round_)
 
 
-def _fits_gpus_in_place(plan: PlanData, round_: Round) -> bool:
+def _fits_gpus_in_place(plan: Plan, round_: Round) -> bool:
     """Return whether all GPUs have the memory for tiles of a round that works in place."""
     dtype = plan.exchanges[0].dtype
     for device in plan.machine.devices:
@@ -460,13 +470,13 @@ def _keeps_first_shape(round_: Round) -> bool:
     return round_.source.shape(first) == round_.target.shape(first)
 
 
-def _tiles_nbytes(plan: PlanData) -> int:
+def _tiles_nbytes(plan: Plan) -> int:
     """Return the bytes of the tiles that a task works on at a time."""
     return TILES * tile_bytes_of(plan.machine.threads)
 
 
 def _tiles(
-    plan: PlanData,
+    plan: Plan,
     number: int,
     block: int,
     result: int,
@@ -486,7 +496,7 @@ def _tiles(
     return block if model_of(plan).library.supports_out else block + result
 
 
-def _is_cut(plan: PlanData, number: int) -> bool:
+def _is_cut(plan: Plan, number: int) -> bool:
     """Return whether the blocks of a round are cut into tiles."""
     dtype, result_dtype = plan.dtypes[2 * number : 2 * number + 2]
     tiles = model_of(plan).tiles(plan.rounds[number], dtype, result_dtype)
@@ -500,13 +510,13 @@ def _keeps_shape(round_: Round) -> bool:
     return round_.source.largest == round_.target.largest
 
 
-def _compares(plan: PlanData, number: int) -> bool:
+def _compares(plan: Plan, number: int) -> bool:
     """Return whether the tiles of a round are transformed twice and compared."""
     return plan.verify != "none" and not plan.rounds[number].keeps_energy
 
 
 def _compared(
-    plan: PlanData,
+    plan: Plan,
     number: int,
     block: int,
     result: int,
@@ -515,7 +525,7 @@ def _compared(
     return 2 * block if _keeps_shape(plan.rounds[number]) else block + 2 * result
 
 
-def _copied_in_place(plan: PlanData, number: int, block: int) -> int:
+def _copied_in_place(plan: Plan, number: int, block: int) -> int:
     """Return the bytes of a task's tiles in a round in place, or of copies of an uncut block.
 
     Checks leave the block intact until its result is known to be right.
@@ -527,24 +537,17 @@ def _copied_in_place(plan: PlanData, number: int, block: int) -> int:
     return min(copies, tiles) if _is_cut(plan, number) else copies
 
 
-def shared_layouts_in(plan: PlanData) -> SharedLayouts:
-    """Return the shared buffers of a plan on its own machine."""
-    if plan.machine.shared and plan.machine.workers == 1:
-        return plan.shared_layouts
-    return no_shared_layouts(len(plan.exchanges), len(plan.rounds))
-
-
 # --- tasks with scratch files --------------------------------------------------------------
 
 
-def _decoding_nbytes(plan: PlanData, number: int) -> int:
+def _decoding_nbytes(plan: Plan, number: int) -> int:
     """Return the bytes of chunks that a task decodes: stored, decoded, and returned."""
     if number > 0 or not plan.from_rows or not plan.stored.decoded:
         return 0
     return 3 * max(DECODED, plan.stored.decoded)
 
 
-def _walk_gathering(plan: PlanData, number: int, memory: MemoryWalk) -> None:
+def _walk_gathering(plan: Plan, number: int, memory: MemoryWalk) -> None:
     """Follow a task that has its whole input before it begins a block, up to its result."""
     gathered = _gathered_nbytes(plan, number)
     result = _result_nbytes(plan, number)
@@ -561,7 +564,7 @@ def _walk_gathering(plan: PlanData, number: int, memory: MemoryWalk) -> None:
     memory.free("work")
 
 
-def _walk_assembling(plan: PlanData, number: int, memory: MemoryWalk) -> None:
+def _walk_assembling(plan: Plan, number: int, memory: MemoryWalk) -> None:
     """Follow a task that assembles a block while shards arrive from files, up to its result."""
     gathered = _gathered_nbytes(plan, number)
     memory.allocate("assembled block", gathered)
@@ -593,7 +596,7 @@ def _under_way(exchange: Exchange) -> int:
     return 2 * max(PACKED, images * exchange.shape.largest * exchange.shard_dtype.itemsize)
 
 
-def _peak_on_disk(plan: PlanData) -> int:
+def _peak_on_disk(plan: Plan) -> int:
     """Return the peak bytes of host memory with scratch files.
 
     A task first holds what it has read and the block that it makes. Then it holds this block and
@@ -627,7 +630,7 @@ def _peak_on_disk(plan: PlanData) -> int:
 
 
 def _walk_task_on_disk(
-    plan: PlanData,
+    plan: Plan,
     number: int,
     moves: bool,
     block: int,
@@ -650,7 +653,7 @@ def _walk_task_on_disk(
     memory.free()
 
 
-def _written_nbytes(plan: PlanData, number: int) -> int:
+def _written_nbytes(plan: Plan, number: int) -> int:
     """Return the bytes beside the result of a round while it is written to files."""
     result = _result_nbytes(plan, number)
     if number + 1 < len(plan.exchanges):
@@ -661,7 +664,7 @@ def _written_nbytes(plan: PlanData, number: int) -> int:
     return max(cut_nbytes, _writing_nbytes(plan))
 
 
-def _beside(plan: PlanData, block: int) -> int:
+def _beside(plan: Plan, block: int) -> int:
     """Return the bytes beside an input block while it is read or its shards are written."""
     if not plan.reopened:
         return 2 * block if plan.stored.decoded else block
@@ -670,15 +673,15 @@ def _beside(plan: PlanData, block: int) -> int:
     return max(reading, min(block, _under_way(plan.exchanges[0])))
 
 
-def operand_bytes(plan: PlanData) -> int:
+def operand_bytes(plan: Plan) -> int:
     """Return the bytes of the operands of products, which are made twice as large on the way."""
     nbytes = 0
     for operand in plan.operands:
-        nbytes += 2 * operand.plan.spec.nbytes
+        nbytes += 2 * operand.nbytes
     return nbytes
 
 
-def model_of(plan: PlanData) -> Model:
+def model_of(plan: Plan) -> Model:
     """Return the cost model of a plan's machine and kernel."""
     return Model(
         machine=plan.machine,

@@ -4,7 +4,8 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from dask_bigfft.planner.plan_data import Machine, P, PlanData, block_count, extents
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.request import Machine, block_count, extents
 from dask_bigfft.transforms.layout import Chunks
 from dask_bigfft.transforms.spec import TransformSpec
 
@@ -114,7 +115,7 @@ class Merging(NamedTuple):
     seconds: float
 
 
-def merging(plan: PlanData) -> Merging:
+def merging(plan: Plan) -> Merging:
     """Return the cost of merging incoming blocks and cutting outgoing ones.
 
     The bytes are host memory of a process: others may keep the input blocks. With scratch
@@ -150,7 +151,11 @@ def merging(plan: PlanData) -> Merging:
     return Merging(math.ceil(nbytes * share), tasks, seconds)
 
 
-def with_merging(plan: P, incoming: tuple[Chunks, ...], outgoing: tuple[Chunks, ...] | None) -> P:
+def with_merging(
+    plan: Plan,
+    incoming: tuple[Chunks, ...],
+    outgoing: tuple[Chunks, ...] | None,
+) -> Plan:
     """Return a plan for merged blocks with the merging and cutting of the array's own chunks.
 
     The plan may merge blocks itself, which is then replaced.

@@ -1,31 +1,471 @@
-"""`Plan`, with its forecast, explanation and drawing; plans of shifts, and inside the input."""
+"""`Plan`: the stages of a transform, their operands, and the forecast.
 
+Texts, drawings and forecasts of plans are functions of other files (`explain`, `cost`), which
+import this one. The methods that users call import them at first use.
+"""
+
+import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Self
 
-import numpy as np
-
-from dask_bigfft.errors import parse_count, parse_type
-from dask_bigfft.planner.cost import forecast, with_forecast
-from dask_bigfft.planner.explain import draw, explain, in_a_line, summary
-from dask_bigfft.planner.plan_data import (
-    Forecast,
-    Machine,
-    PlanData,
+from dask_bigfft.arrays import Block
+from dask_bigfft.errors import parse_count, parse_type, raise_invalid
+from dask_bigfft.planner.profile import Profile, decode, encode
+from dask_bigfft.planner.request import DeviceChoice, Machine
+from dask_bigfft.planner.rows import BY_CALLER, NOT_STORED, ResultWriting, Stored, is_split
+from dask_bigfft.planner.stages import (
+    Exchange,
+    SharedLayouts,
+    Stage,
+    block_dtypes,
+    no_shared_layouts,
+    shared_on_cpu,
+    stages_of,
+    with_buffers,
+    written_in_order,
 )
-from dask_bigfft.planner.profile import Profile
-from dask_bigfft.planner.seconds import flops
-from dask_bigfft.transforms.layout import AxisLayout, Layout
-from dask_bigfft.transforms.rounds import Round
-from dask_bigfft.transforms.spec import rearranged_spec
+from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
+from dask_bigfft.transforms.layout import (
+    AxisLayout,
+    Chunks,
+    Digit,
+    Group,
+    Layout,
+    flattened,
+)
+from dask_bigfft.transforms.rounds import Mirror, Round, numbered, transformed
+from dask_bigfft.transforms.spec import TransformSpec, rearranged_spec
+from dask_bigfft.transforms.steps import AxisProgram, Chirp, Step, axis_program
 
 #: Bytes of shards that a worker's shuffles hold in memory by distributed's defaults.
 SHUFFLE_BUFFERS = (1 << 30) + (100 << 20)
 
 
-class Plan(PlanData):
-    """A transform laid out in rounds and exchanges, with its forecast: see `PlanData`."""
+@dataclass(frozen=True)
+class RoundForecast:
+    """Forecast seconds of an exchange and the round that follows it.
+
+    Parameters
+    ----------
+    index : int
+        Number of the round, from 1. The last exchange alone has one more than the last round.
+    blocks : int
+        Number of blocks after the exchange.
+    seconds : float
+        Wall-clock time.
+    gather, fft, handling : float
+        Sums over threads: gathering blocks and storing tiles; FFTs with their twiddles; Python's
+        work for blocks, shards and tiles.
+    device : float
+        Seconds of a GPU per block, or for its share of a block; 0 on the CPU.
+    travel : float
+        Seconds of the network or the disk.
+    scheduling : float
+        Seconds of the scheduler, and of waiting for the last block.
+    bound : str
+        Name of the longest part.
+    share : float
+        Fraction of the round that GPUs do.
+    """
+
+    index: int
+    blocks: int
+    seconds: float
+    gather: float
+    fft: float
+    handling: float
+    device: float
+    travel: float
+    scheduling: float
+    bound: str
+    share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Forecast memory, tasks and seconds of a plan.
+
+    Parameters
+    ----------
+    bytes_exchanged : int
+        Bytes that all exchanges together move (local ones move nothing).
+    peak_host : int
+        Peak bytes of host memory per process.
+    scratch : int
+        Bytes of scratch files.
+    tasks : int
+        Tasks in the graph.
+    flops : float
+        Floating point operations of all FFTs, 5 n log2 n each.
+    seconds : float
+        Time by the cost model, from the machine's profile.
+    rounds : tuple of RoundForecast
+        Forecast of each round and of the last exchange.
+    """
+
+    bytes_exchanged: int
+    peak_host: int
+    scratch: int
+    tasks: int
+    flops: float
+    seconds: float
+    rounds: tuple[RoundForecast, ...] = ()
+
+
+_LETTERS = "XYZWVU"
+
+
+def axis_letter(axis: int, ndim: int) -> str:
+    """Return the name of an axis as in the papers: X is the last, Y the one before.
+
+    >>> axis_letter(1, 2), axis_letter(0, 3), axis_letter(0, 9)
+    ('X', 'Z', 'A0')
+    """
+    place = ndim - 1 - axis
+    return _LETTERS[place] if place < len(_LETTERS) else f"A{axis}"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Values that a round of a plan multiplies by.
+
+    A product names its operand by the number in `Plan.operands`.
+
+    Parameters
+    ----------
+    name : str
+        Name in those of tasks and files.
+    stage : int
+        Number of the stage whose round multiplies, from 0.
+    axes : tuple of int
+        Axes of the multiplied blocks that the operand has, in order. It is the same along others.
+    plan : Plan
+        Plan that makes the operand, in the blocks of the round.
+    values : Chirp
+        Function of the index that is the plan's input, in place of an array.
+    """
+
+    name: str
+    stage: int
+    axes: tuple[int, ...]
+    plan: "Plan"
+    values: Chirp
+
+    def block(self, block: Block) -> Block:
+        """Return the index of the operand's block that multiplies a block of the round."""
+        return tuple(block[axis] for axis in self.axes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the operand."""
+        return self.plan.spec.nbytes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A transform laid out in rounds and exchanges, with its forecast.
+
+    A plan without transformed axes rearranges blocks in one exchange, or makes an operand of
+    another plan.
+
+    Parameters
+    ----------
+    spec : TransformSpec
+        The transform.
+    programs : tuple of AxisProgram
+        The steps of each transformed axis, in the order of ``spec.axes``.
+    source : Layout
+        The blocks of the input array.
+    rounds : tuple of Round
+        In order.
+    result : Layout
+        The blocks of the result.
+    variant, kernel : str
+        Data movement within an axis, and the FFT library.
+    machine : Machine
+        Machine that the plan was made for.
+    expected : Forecast
+        Forecast time and memory.
+    rejected : tuple of (str, Forecast)
+        The runners-up: their rounds and forecasts.
+    reason : str
+        Reason for this plan.
+    device : {"auto", "cpu", "gpu", "hybrid"}
+        Kind of executor of the rounds.
+    device_memory_limit : int or None
+        Bytes of a GPU that may be used; None lets the process that runs the graph decide.
+    shares : tuple of float
+        Modelled fraction of each round for the GPUs of a process, where CPU threads may share it.
+    overwrite : bool
+        Whether the input blocks may be overwritten.
+    inside : bool
+        Whether rounds write their results back into the input blocks (`overwritten`).
+    storage : {"memory", "disk"}
+        Storage of blocks between rounds: memory, or scratch files.
+    verify : {"none", "energy", "checksum"}
+        Checks of the running transform.
+    from_rows : bool
+        Whether the first round, with scratch files, reads its blocks from the stored array
+        directly.
+    settings : DeviceSettings
+        Settings of the GPU pipelines.
+    stored : Stored
+        Layout of the input array in files.
+    writing : ResultWriting
+        Memory that writing a chunk of the result takes.
+    assembles : bool
+        Whether tasks assemble blocks while shards, or rows, arrive from files. This is slower than
+        one gather of all shards, but takes memory for one block less.
+    reopened : bool
+        Whether the stored array is reopened in larger blocks, which are read a few chunks at a
+        time.
+    incoming : tuple of chunks or None
+        Chunks of the input array, if its tiny blocks are merged into those of `source`.
+    outgoing : tuple of chunks or None
+        Chunks of the returned array, if they are cut from the blocks of `result`.
+    fallback : str
+        Reason why a faster FFT library is not used; empty without a fallback.
+    """
+
+    spec: TransformSpec
+    programs: tuple[AxisProgram, ...]
+    source: Layout
+    rounds: tuple[Round, ...]
+    result: Layout
+    variant: str
+    kernel: str
+    machine: Machine
+    expected: Forecast
+    rejected: tuple[tuple[str, Forecast], ...] = ()
+    reason: str = ""
+    device: DeviceChoice = "auto"
+    device_memory_limit: int | None = None
+    shares: tuple[float, ...] = ()
+    overwrite: bool = False
+    inside: bool = False
+    storage: str = "memory"
+    verify: str = "none"
+    from_rows: bool = False
+    settings: DeviceSettings = AS_IS
+    stored: Stored = NOT_STORED
+    writing: ResultWriting = BY_CALLER
+    assembles: bool = False
+    reopened: bool = False
+    incoming: tuple[Chunks, ...] | None = None
+    outgoing: tuple[Chunks, ...] | None = None
+    fallback: str = ""
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """The exchange before each round with the round, and the last exchange if it is needed."""
+        sources = [self.source]
+        for number, round_ in enumerate(self.rounds, 1):
+            sources.append(self.input_after(number) if self.inside else round_.target)
+        stages = stages_of(
+            sources,
+            self.rounds,
+            None if self.ends_in_round else self.result,
+            dtypes=(self.spec.dtype, *self.dtypes),
+        )
+        return tuple(map(self._mirrored, stages))
+
+    @cached_property
+    def forecast_stages(self) -> tuple[Stage, ...]:
+        """The stages with the shared buffers and scratch files on the plan's machine."""
+        shared_layouts = no_shared_layouts(len(self.stages), len(self.rounds))
+        if self.machine.shared and self.machine.workers == 1:
+            shared_layouts = self.shared_layouts
+        return with_buffers(self.stages, shared_layouts, self.moves)
+
+    def _mirrored(self, stage: Stage) -> Stage:
+        """Return a stage with the mirror image that completes half a spectrum, if it needs one."""
+        exchange = stage.exchange
+        mirror = self._mirror(exchange.source, exchange.target)
+        if mirror is None:
+            return stage
+        return replace(stage, exchange=replace(exchange, mirror=mirror))
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The exchange before each round, and the one after the last unless it is not needed."""
+        return tuple(stage.exchange for stage in self.stages)
+
+    @cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        """The operands of products in rounds: filters of axes that use Bluestein's algorithm."""
+        programs = [program for program in self.programs if program.bluestein]
+        return tuple(_filter_operand(self, program) for program in programs)
+
+    def operands_of(self, number: int) -> dict[int, Operand]:
+        """Return the operands by which the round of a stage multiplies, by their numbers."""
+        operands = enumerate(self.operands)
+        return {index: operand for index, operand in operands if operand.stage == number}
+
+    @cached_property
+    def shared_layouts(self) -> SharedLayouts:
+        """The shared buffers of blocks, if all tasks run in one process."""
+        stages = self.stages
+        if self.storage == "disk":
+            return no_shared_layouts(len(stages), len(self.rounds))
+        if self.machine.gpus == 0 or self.device == "cpu":
+            return shared_on_cpu(stages, self.result)
+        # GPUs read shards directly and write new blocks. Only before an exchange without a round
+        # they write to a shared buffer, if rows are wide: these blocks do not cross the bus again.
+        ends_in_exchange = bool(self.rounds) and stages[-1].round_ is None
+        if not ends_in_exchange or self.device == "hybrid" or self.verify != "none":
+            return no_shared_layouts(len(stages), len(self.rounds))
+        return written_in_order(self.rounds, stages[-1].exchange)
+
+    @cached_property
+    def ends_in_round(self) -> bool:
+        """Return whether the last round's blocks are the result's, so that no exchange follows."""
+        if not self.rounds or self.inside:
+            return False
+        last = self.rounds[-1].target
+        return self.result in (last, flattened(last))
+
+    def input_after(self, number: int) -> Layout:
+        """Return the layout of the input blocks after some rounds were written back into them."""
+        if number == 0:
+            return self.source
+        step_axes = [step.axis for round_ in self.rounds[:number] for step in round_.steps]
+        axes = list(self.source.axes)
+        for program in self.programs:
+            digits = program.in_place(step_axes.count(program.axis))
+            chunks = axes[program.axis].groups[0].chunks
+            axes[program.axis] = AxisLayout((Group(digits, chunks),))
+        return Layout(tuple(axes))
+
+    @cached_property
+    def dtypes(self) -> tuple[str, ...]:
+        """Dtype of the blocks before and after each round, and of the result."""
+        return block_dtypes(self.spec, self.rounds)
+
+    def _mirror(self, source: Layout, target: Layout) -> Mirror | None:
+        """Return the mirror image of an exchange in which half a spectrum changes its digits."""
+        axis = self.spec.real_axis
+        if axis is None:
+            return None
+        program = self.programs[-1]
+        halved_before = _halved_digits(source.axes[axis])
+        halved_after = _halved_digits(target.axes[axis])
+        if program.mirror is None or not halved_before or halved_before == halved_after:
+            return None
+        spectrum_stage = 0 if self.spec.kind == "c2r" else program.target[0].stage
+        if halved_before[0].stage != spectrum_stage:
+            return None
+        others = tuple(a for a in self.spec.axes if a != axis)
+        return Mirror(axis, program.length, others)
+
+    @property
+    def is_transform(self) -> bool:
+        """Return whether axes are transformed, not only rearranged."""
+        return bool(self.spec.axes)
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Chunks of the returned array."""
+        if self.outgoing is not None:
+            return self.outgoing
+        return tuple(axis.groups[0].chunks for axis in self.result.axes)
+
+    @property
+    def chunks_in(self) -> tuple[Chunks, ...]:
+        """Chunks of the input array."""
+        if self.incoming is not None:
+            return self.incoming
+        return tuple(axis.groups[0].chunks for axis in self.source.axes)
+
+    @property
+    def fits_memory(self) -> bool:
+        """Return whether the forecast memory is within the machine's limit, if there is one."""
+        limit = self.machine.memory_limit
+        return limit is None or self.expected.peak_host <= limit
+
+    @property
+    def merges(self) -> bool:
+        """Return whether input blocks are merged, which they are not where rows are read."""
+        return self.incoming is not None and not self.from_rows
+
+    @property
+    def core(self) -> Self:
+        """The plan between merged blocks, without merging and cutting."""
+        return replace(self, incoming=None, outgoing=None)
+
+    @cached_property
+    def moves(self) -> tuple[bool, ...]:
+        """For each exchange, whether shards travel; on disk, whether it takes scratch files.
+
+        No scratch files are needed where the first round reads rows of the stored array, and where
+        each chunk of the result is a part of one block of the last round.
+        """
+        moves = [not exchange.local for exchange in self.exchanges]
+        if self.storage == "disk" and self.rounds:
+            if self.from_rows:
+                moves[0] = False
+            if not self.ends_in_round and moves[-1] and self.exchanges[-1].mirror is None:
+                moves[-1] = not is_split(self.rounds[-1].target, self.result)
+        return tuple(moves)
+
+    @property
+    def travelling(self) -> tuple[Exchange, ...]:
+        """The exchanges in which shards travel."""
+        return tuple(e for e, moves in zip(self.exchanges, self.moves, strict=True) if moves)
+
+    @property
+    def piece_nbytes(self) -> float:
+        """Smallest mean shard size of all exchanges in bytes; infinite without shards."""
+        shards = [e.shard_nbytes / e.shape.shards for e in self.travelling if e.shape.shards]
+        return min(shards, default=math.inf)
+
+    @property
+    def notation(self) -> str:
+        """The rounds in short, such as ``{Y1} {Y2, X}``: first digit of Y; its second, and X."""
+        steps_of_axis = {program.axis: program.steps for program in self.programs}
+
+        def name(step: Step) -> str:
+            letter = axis_letter(step.axis, len(self.spec.shape))
+            steps = steps_of_axis[step.axis]
+            if len(steps) == 1:
+                return letter
+            star = "" if step.convolve is None else "*"
+            return f"{letter}{steps.index(step) + 1}{star}"
+
+        return " ".join(f"{{{', '.join(map(name, round_.steps))}}}" for round_ in self.rounds)
+
+    def to_json(self) -> str:
+        """Return the plan as JSON, from which `from_json` makes it again."""
+        return json.dumps(self, default=encode)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the plan that `to_json` wrote.
+
+        Raises
+        ------
+        ArgumentError
+            If the text is not such a plan.
+        """
+        try:
+            plan: Self = decode(cls, json.loads(text))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise_invalid("text", text, f"the JSON of a plan ({error})")
+        # Texts of earlier versions have no numbers of operands.
+        programs, rounds = numbered(plan.programs, plan.rounds)
+        return replace(plan, programs=programs, rounds=rounds)
+
+    @cached_property
+    def in_full(self) -> str:
+        """Text with all fields of the plan, so that it is unique."""
+        texts = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self)]
+        return f"Plan({', '.join(texts)})"
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return "dask_bigfft.Plan", self.in_full
+
+    # --- functions of other files, as methods ------------------------------------------------
 
     def forecast(
         self,
@@ -53,6 +493,8 @@ class Plan(PlanData):
         ArgumentError, ArgumentTypeError
             Where a number is not whole, or below 1 (0 for `gpus`).
         """
+        from dask_bigfft.planner.cost import forecast
+
         parse_count("workers", workers, 1)
         parse_count("threads", threads, 1)
         parse_count("gpus", gpus, 0)
@@ -73,283 +515,82 @@ class Plan(PlanData):
         )
         return forecast(replace(self, machine=machine))
 
-    explain = explain
-    __str__ = summary
-    __repr__ = in_a_line
-    _repr_html_ = draw
+    def explain(self) -> str:
+        """Return the rounds, the reason for the choice, the forecast and the runners-up as text."""
+        from dask_bigfft.planner.explain import explain
+
+        return explain(self)
+
+    def __str__(self) -> str:
+        from dask_bigfft.planner.explain import summary
+
+        return summary(self)
+
+    def __repr__(self) -> str:
+        from dask_bigfft.planner.explain import in_a_line
+
+        return in_a_line(self)
+
+    def _repr_html_(self) -> str:
+        from dask_bigfft.planner.explain import draw
+
+        return draw(self)
 
 
-Offsets = Mapping[int, int]
+# --- operands -------------------------------------------------------------------------------
 
 
-def rearranging_plan(
-    source: Layout,
-    result: Layout,
-    dtype: str,
-    name: str = "shift",
-) -> Plan:
-    """Return the plan of one exchange that stores some axes in another order, without rounds.
-
-    Parameters
-    ----------
-    source, result : Layout
-        Blocks before and after. A shift cuts both alike and gives the result's axes offsets.
-    dtype : str
-        Dtype of the elements.
-    name : str
-        Name of its tasks.
-    """
-    nbytes = result.size * np.dtype(dtype).itemsize
-    return Plan(
-        spec=rearranged_spec(name, tuple(axis.size for axis in source.axes), dtype),
+def _filter_operand(plan: Plan, program: AxisProgram) -> Operand:
+    """Return the filter of an axis of a plan, in the blocks of the axis' forward FFTs."""
+    count = len(program.factors)
+    forward_steps = program.steps[:count]
+    plain_program = axis_program(0, program.length, program.factors, bluestein=True)
+    rounds: list[Round] = []
+    number = 0
+    for step, plain_step in zip(forward_steps, plain_program.steps[:count], strict=True):
+        number = next(i for i, round_ in enumerate(plan.rounds) if step in round_.steps)
+        layout = Layout((plan.rounds[number].source.axes[program.axis],))
+        filter_steps = (_forward(plain_step),)
+        rounds.append(Round(filter_steps, layout, transformed(layout, filter_steps)))
+    chirp = forward_steps[-1].convolve
+    assert chirp is not None
+    filter_plan = Plan(
+        spec=rearranged_spec("filter", (math.prod(program.factors),), plan.spec.work_dtype.str),
         programs=(),
-        source=source,
-        rounds=(),
-        result=result,
-        variant="auto",
-        kernel="scipy",
+        source=rounds[0].source,
+        rounds=tuple(rounds),
+        result=rounds[-1].target,
+        variant=plan.variant,
+        kernel=plan.kernel,
         machine=Machine(),
-        expected=Forecast(
-            bytes_exchanged=nbytes,
-            peak_host=0,
-            scratch=nbytes,
-            tasks=result.blocks,
-            flops=0.0,
-            seconds=0.0,
-        ),
+        expected=Forecast(0, 0, 0, 0, 0.0, 0.0),
         device="cpu",
+        verify=plan.verify,
+    )
+    return Operand(
+        f"filter{program.axis}",
+        stage=number,
+        axes=(program.axis,),
+        plan=filter_plan,
+        values=chirp,
     )
 
 
-def shift_of(plan: PlanData) -> Offsets | None:
-    """Return the first element of each axis that a plan shifts; None if it does more than that."""
-    if plan.spec.axes:
-        return None
-    offsets = offsets_of(plan.result)
-    return offsets if rolled(plan.source, offsets) == plan.result else None
-
-
-def offsets_of(layout: Layout) -> dict[int, int]:
-    """Return the nonzero offsets by axis."""
-    offsets = {a: axis.groups[0].offset for a, axis in enumerate(layout.axes)}
-    return {a: offset for a, offset in offsets.items() if offset}
-
-
-def rolled(layout: Layout, offsets: Offsets) -> Layout:
-    """Return the layout with the offsets of some axes set.
-
-    >>> from dask_bigfft.transforms.layout import plain
-    >>> offsets_of(rolled(Layout((plain(4, (4,)), plain(6, (3, 3)))), {1: 8}))
-    {1: 2}
-    """
-    axes = list(layout.axes)
-    for a, offset in offsets.items():
-        group = axes[a].groups[0]
-        axes[a] = AxisLayout((replace(group, offset=offset % max(group.size, 1)),))
-    return Layout(tuple(axes))
-
-
-def shifted_plan(plan: Plan, before: Offsets, after: Offsets) -> Plan:
-    """Return a plan for an input and a result that are stored shifted.
-
-    Parameters
-    ----------
-    plan : Plan
-        Plan of the same transform without shifts.
-    before, after : mapping of int to int
-        First element of each axis of the input and of the result. The input's axes are whole.
-
-    Returns
-    -------
-    Plan
-        With its forecast, and with the chunks of `plan`.
-    """
-    # The source, the layouts before and after each round, and the result. An exchange leads from
-    # each even number to the next, and a round from each odd one.
-    layouts = [plan.source]
-    for round_ in plan.rounds:
-        layouts += [round_.source, round_.target]
-    layouts.append(plan.result)
-    for axis, offset in after.items():
-        for i in range(_first_like_result(plan, layouts, axis), len(layouts)):
-            layouts[i] = rolled(layouts[i], {axis: offset})
-    for axis, offset in before.items():
-        for i in range(_last_like_source(plan, layouts, axis) + 1):
-            layouts[i] = rolled(layouts[i], {axis: offset})
-    rounds_in_layouts = zip(plan.rounds, layouts[1:-1:2], layouts[2:-1:2], strict=True)
-    rounds = tuple(Round(r.steps, source, target) for r, source, target in rounds_in_layouts)
-    return with_forecast(
-        plan,
-        source=layouts[0],
-        rounds=rounds,
-        result=layouts[-1],
+def _forward(step: Step) -> Step:
+    """Return the forward FFT of a step, with its twiddle but without chirp and convolution."""
+    if step.convolve is None:
+        return replace(step, chirp_in=None, chirp_out=None)
+    target = replace(step.source, stage=1)  # only its size matters after the last round
+    return replace(
+        step,
+        target=target,
+        convolve=None,
+        twiddle=None,
+        chirp_in=None,
+        chirp_out=None,
     )
 
 
-def _first_like_result(plan: Plan, layouts: list[Layout], axis: int) -> int:
-    """Return the number of the first layout that passes an axis on to the result unchanged."""
-    last = len(layouts) - 1
-    if not plan.ends_in_round or layouts[last - 1].axes[axis] != layouts[last].axes[axis]:
-        return last
-    first = last - 1
-    while first > 1 and _is_passed_on(plan, layouts, first - 1, axis):
-        first -= 1
-    return first
-
-
-def _last_like_source(plan: Plan, layouts: list[Layout], axis: int) -> int:
-    """Return the number of the last layout of a round's result like the source along an axis.
-
-    It is 0, that of the source, if the first round transforms the axis.
-    """
-    last = 0
-    end = 2 * (len(plan.rounds) - plan.ends_in_round)
-    while (
-        last < end
-        and _is_passed_on(plan, layouts, last, axis)
-        and _is_passed_on(plan, layouts, last + 1, axis)
-    ):
-        last += 2
-    return last
-
-
-def _is_passed_on(
-    plan: Plan,
-    layouts: list[Layout],
-    i: int,
-    axis: int,
-) -> bool:
-    """Return whether an axis is the same in layouts i and i + 1, and its blocks stay."""
-    if layouts[i].axes[axis] != layouts[i + 1].axes[axis]:
-        return False
-    number = i // 2
-    leads_through_round = i % 2 == 1
-    if leads_through_round:
-        return all(step.axis != axis for step in plan.rounds[number].steps)
-    return number >= len(plan.exchanges) or plan.exchanges[number].local
-
-
-def overwritten(plan: Plan) -> Plan | None:
-    """Return the plan with its rounds inside the input blocks; None if that is impossible.
-
-    A round reads its blocks as shards of the input blocks and writes them back to the same places,
-    where transformed digits replace the old ones. Nothing is exchanged, and no memory is needed
-    beside the data (Lee and Kim, Electronics 12, 2023). The result has the input's chunks, unless
-    others are wanted or a split axis has to be put into natural order.
-    """
-    if not _can_overwrite(plan):
-        return None
-    inside_plan = replace(plan, inside=True)
-    last = inside_plan.input_after(len(plan.rounds))
-    pairs = zip(last.axes, plan.result.axes, strict=True)
-    if all(axis.digits == result_axis.digits for axis, result_axis in pairs):
-        return replace(inside_plan, result=last)
-    return inside_plan
-
-
-def _can_overwrite(plan: PlanData) -> bool:
-    """Return whether the rounds of a plan can work inside the input blocks, and gain by it."""
-    spec = plan.spec
-    if spec.kind != "c2c" or spec.windows or np.dtype(spec.dtype) != spec.work_dtype:
-        return False
-    if any(program.bluestein or not program.stays for program in plan.programs):
-        return False
-    for axis in plan.source.axes:
-        if len(axis.groups) != 1 or axis.groups[0].offset:
-            return False
-        if axis.size != math.prod(digit.size for digit in axis.digits):  # padded or cropped
-            return False
-    return bool(plan.travelling)
-
-
-@dataclass(frozen=True)
-class PhaseForecast:
-    """Forecast of one phase of a plan.
-
-    Parameters
-    ----------
-    name : str
-        ``"round"`` or ``"unpack"``, or a part of a round: ``"gather"``, ``"fft"``.
-    index : int
-        Number of the round, or of the round that an exchange leads to, from 1.
-    count : int
-        Number of blocks.
-    nbytes : int
-        Bytes of its results.
-    flops : float
-        Floating point operations.
-    seconds : float
-        Time of one thread that does all of it.
-    """
-
-    name: str
-    index: int
-    count: int
-    nbytes: int
-    flops: float
-    seconds: float
-
-    @property
-    def bytes_per_second(self) -> float:
-        """Speed of one thread by the cost model; 0 without work."""
-        return self.nbytes / self.seconds if self.seconds else 0.0
-
-
-def phase_forecasts(plan: Plan) -> tuple[PhaseForecast, ...]:
-    """Return the forecasts of the phases of a plan, in their order.
-
-    The bytes of a round are those of its results. On CPUs a round is followed by its parts *gather*
-    and *fft*, whose time is included in that of the round.
-    """
-    phases: list[PhaseForecast] = []
-    for exchange, expected in zip(plan.exchanges, plan.expected.rounds, strict=False):
-        number = expected.index
-        gpu_seconds = expected.blocks * expected.device
-        exchange_alone = PhaseForecast(
-            name="unpack",
-            index=number,
-            count=expected.blocks,
-            nbytes=exchange.nbytes,
-            flops=0.0,
-            seconds=expected.gather + expected.handling + (gpu_seconds or expected.fft),
-        )
-        if number > len(plan.rounds):
-            phases.append(exchange_alone)
-            continue
-        round_ = plan.rounds[number - 1]
-        itemsize = np.dtype(plan.dtypes[2 * number - 1]).itemsize
-        whole_round = replace(
-            exchange_alone,
-            name="round",
-            nbytes=round_.target.size * itemsize,
-            flops=flops(round_),
-        )
-        phases.append(whole_round)
-        if not gpu_seconds:
-            phases.append(replace(exchange_alone, name="gather", seconds=expected.gather))
-            phases.append(replace(whole_round, name="fft", seconds=expected.fft))
-    return tuple(phases)
-
-
-def plan_summary(plan: Plan) -> dict[str, object]:
-    """Return the names and numbers of a plan that a page shows."""
-    spec = plan.spec
-    expected = plan.expected
-    return {
-        "name": spec.name,
-        "title": spec.title,
-        "shape": list(spec.shape),
-        "dtype": spec.dtype,
-        "nbytes": spec.nbytes,
-        "rounds": plan.notation,
-        "exchanges": len(plan.travelling),
-        "kernel": plan.kernel,
-        "variant": plan.variant,
-        "forecast": {
-            "flops": expected.flops,
-            "seconds": expected.seconds,
-            "peak_host": expected.peak_host,
-            "bytes_exchanged": expected.bytes_exchanged,
-        },
-        "memory_limit": plan.machine.memory_limit,
-    }
+def _halved_digits(axis: AxisLayout) -> list[Digit]:
+    """Return the digits of an axis of which only half is stored."""
+    return [digit for digit in axis.digits if digit.stride == 1 and digit.is_partial]

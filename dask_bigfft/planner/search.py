@@ -25,17 +25,11 @@ from dask_bigfft.planner.cost import with_forecast
 from dask_bigfft.planner.explain import enough_bytes, human_bytes
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.merging import merged_up_to
-from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.plan_data import (
-    Forecast,
-    Machine,
-    Request,
-    block_count,
-    largest_block,
-)
+from dask_bigfft.planner.plan import Forecast, Plan
+from dask_bigfft.planner.request import Machine, Request, block_count, largest_block
 from dask_bigfft.planner.rows import NOT_STORED
 from dask_bigfft.transforms.layout import Chunks, wide_chunks
-from dask_bigfft.transforms.rounds import divided
+from dask_bigfft.transforms.rounds import divided, numbered
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Bytes below which a memory limit is taken for a number whose unit was forgotten.
@@ -80,11 +74,12 @@ def all_whole(search: Candidates) -> bool:
 def finished(search: Candidates, candidate: Candidate) -> Plan:
     """Return the plan of a candidate, with its forecast."""
     request = search.request
-    scaled_programs, rounds = divided(candidate.programs, candidate.rounds, search.spec.scale)
-    program_by_axis = {program.axis: program for program in scaled_programs}
+    programs, rounds = divided(candidate.programs, candidate.rounds, search.spec.scale)
+    programs, rounds = numbered(programs, rounds)
+    program_by_axis = {program.axis: program for program in programs}
     plan = Plan(
         spec=search.spec,
-        programs=scaled_programs,
+        programs=programs,
         source=with_padding(search.source, program_by_axis),
         rounds=rounds,
         result=candidate.result,

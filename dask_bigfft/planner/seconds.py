@@ -10,7 +10,6 @@ block.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -18,19 +17,15 @@ from typing import Literal
 import numpy as np
 
 from dask_bigfft.planner.passes import tile_plans
-from dask_bigfft.planner.plan_data import (
-    Machine,
-    RoundForecast,
-    SharedAxis,
-    SharedLayouts,
-    no_shared_layouts,
-)
+from dask_bigfft.planner.plan import RoundForecast
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
+from dask_bigfft.planner.request import Machine
+from dask_bigfft.planner.stages import Stage, contiguous_strides
 from dask_bigfft.planner.tile_plan import NARROWEST_NBYTES
 from dask_bigfft.tiles.program import program_of
 from dask_bigfft.tiles.way import BlockMemory, Price, block_tiling, price, way_of
-from dask_bigfft.transforms.layout import Layout, tile_bytes_of
-from dask_bigfft.transforms.rounds import ExchangeShape, Round, exchange_shape
+from dask_bigfft.transforms.layout import tile_bytes_of
+from dask_bigfft.transforms.rounds import ExchangeShape, Round
 
 #: Minimum shards of a connected group for which a shuffle between processes is faster than tasks.
 SHUFFLE_SHARDS = 64
@@ -97,91 +92,6 @@ NO_ROUND = Traffic(
     tiling=None,
     tiles=0,
 )
-
-
-@dataclass(frozen=True)
-class Stage:
-    """An exchange and the round that follows it.
-
-    Parameters
-    ----------
-    before : Layout
-        Blocks before the exchange.
-    round_ : Round or None
-        The round; None for the exchange alone.
-    after : Layout
-        Blocks after the exchange: the round's source, or those of the result.
-    source_dtype, dtype, result_dtype : str
-        Dtype of the blocks before the exchange, after it, and after the round.
-    reads, writes : SharedAxis or None
-        Shared buffer of the exchange, which then copies nothing, and of the blocks after the
-        round.
-    inside : bool
-        Whether the round's results replace in memory what it reads.
-    moves : bool
-        Whether shards go through scratch files, with storage ``"disk"``.
-    """
-
-    before: Layout
-    round_: Round | None
-    after: Layout
-    source_dtype: str
-    dtype: str
-    result_dtype: str
-    reads: SharedAxis | None = None
-    writes: SharedAxis | None = None
-    inside: bool = False
-    moves: bool = True
-
-    @property
-    def shape(self) -> ExchangeShape:
-        """Fan-in, C, W and groups of the exchange."""
-        return exchange_shape(self.before, self.after)
-
-    @property
-    def reads_one_array(self) -> bool:
-        """True if the round finds each block in one array: an input block or a shared buffer."""
-        if self.reads is not None:
-            return True
-        return self.before == self.after and self.source_dtype == self.dtype
-
-    @property
-    def is_done_before(self) -> bool:
-        """True for an exchange without a round whose blocks were written to their place."""
-        return self.reads is not None and self.round_ is None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all blocks after the exchange."""
-        return self.after.size * np.dtype(self.dtype).itemsize
-
-    @property
-    def result_nbytes(self) -> int:
-        """Bytes of all blocks after the round."""
-        layout = self.after if self.round_ is None else self.round_.target
-        return layout.size * np.dtype(self.result_dtype).itemsize
-
-    @property
-    def result_strides(self) -> tuple[int, ...]:
-        """Strides of a block after the round, in elements of its shared buffer if it has one."""
-        layout = self.after if self.round_ is None else self.round_.target
-        if self.inside and self.reads is not None:
-            place = self.reads.place(self.after)
-        elif self.writes is not None:
-            place = self.writes.place(layout)
-        else:
-            return contiguous_strides(layout.full_shape)
-        buffer_strides = contiguous_strides(place.shape)
-        return tuple(buffer_strides[dim] for dim in place.order)
-
-
-def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a contiguous array in elements.
-
-    >>> contiguous_strides((8, 6, 4))
-    (24, 4, 1)
-    """
-    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def _block_memory(
@@ -341,7 +251,7 @@ class Model:
             return NO_ROUND
         memory = _block_memory(
             round_,
-            stage.dtype,
+            stage.exchange.dtype,
             stage.result_dtype,
             stage.result_strides,
         )
@@ -351,13 +261,13 @@ class Model:
             replace(
                 memory,
                 source="array" if stage.reads_one_array else "shards",
-                is_overwritten=stage.inside,
+                is_overwritten=stage.works_in_place,
             ),
             threads=self.machine.threads,
             supports_out=self.library.supports_out,
             rolls=bool(round_.rolls),
             checked=is_verified,
-            apart=is_verified and stage.inside,
+            apart=is_verified and stage.works_in_place,
         )
         tile_count = 1
         if way.tiling is not None:
@@ -368,7 +278,7 @@ class Model:
             read = "none"
         elif stage.reads is not None:
             read = "view"
-        elif stage.before == round_.source:
+        elif stage.exchange.source == round_.source:
             read = "block"
         return Traffic(
             read=read,
@@ -380,18 +290,19 @@ class Model:
 
     def gather(self, stage: Stage, traffic: Traffic) -> float:
         """Return the seconds of gathering all blocks of an exchange."""
-        shape = stage.shape
+        exchange = stage.exchange
+        shape = exchange.shape
         seconds = 0.0
         if traffic.read in ("shards", "view"):
             row = shape.width
             if traffic.tiling is not None:
                 dim, width = traffic.tiling
-                row_of_tile = width * math.prod(stage.after.full_shape[dim + 1 :])
+                row_of_tile = width * math.prod(exchange.target.full_shape[dim + 1 :])
                 row = min(row, max(1, row_of_tile))
-            row_nbytes = row * np.dtype(stage.dtype).itemsize
-            seconds = self._copied(stage.nbytes, row_nbytes, moved=not shape.local)
+            row_nbytes = row * np.dtype(exchange.dtype).itemsize
+            seconds = self._copied(exchange.nbytes, row_nbytes, moved=not shape.local)
         elif traffic.read == "block":
-            seconds = self._copied(stage.nbytes, stage.nbytes)
+            seconds = self._copied(exchange.nbytes, exchange.nbytes)
         if self.storage == "disk" and not shape.local:
             seconds += shape.shards * DISK_SHARD
         return seconds
@@ -497,9 +408,10 @@ class Model:
 
     def _stage(self, stage: Stage, number: int) -> RoundForecast:
         """Return the forecast of a stage."""
-        shape = stage.shape
+        exchange = stage.exchange
+        shape = exchange.shape
         workers = self.machine.workers
-        blocks = max(1, stage.after.blocks)
+        blocks = max(1, exchange.target.blocks)
         runs_on_gpu = self._runs_on_gpu(stage)
         work = self._work_on_gpu(stage) if runs_on_gpu else self._work_on_cpu(stage)
         tasks = shape.blocks_out + (0 if shape.local else shape.groups)
@@ -507,7 +419,7 @@ class Model:
         scheduled, serial = self._scheduling(shape, tasks)
         travel = 0.0
         if stage.moves or self.storage != "disk":
-            travel = self._travel(shape, stage.after.size * self.itemsize)
+            travel = self._travel(shape, exchange.target.size * self.itemsize)
         lanes = self.lanes(blocks) * workers
         parts = {
             "gathering": work.gather / lanes,
@@ -542,19 +454,20 @@ class Model:
     def _work_on_gpu(self, stage: Stage) -> _Work:
         """Return the work of a stage that GPUs do."""
         round_ = stage.round_
-        blocks = max(1, stage.after.blocks)
+        exchange = stage.exchange
+        blocks = max(1, exchange.target.blocks)
         gather = 0.0
         handling = 0.0
         if not stage.is_done_before:
             gather = self.gather(stage, self.traffic(stage))
-            handling = self.handling(stage.shape, NO_ROUND)
+            handling = self.handling(exchange.shape, NO_ROUND)
         device = 0.0
         if round_ is not None:
             order: tuple[int, ...] = ()
             if stage.writes is not None:
                 order = stage.writes.place(round_.target).written
             device = self.of_device(round_, order)
-            read = self.read(stage.shape, stage.after.size * self.itemsize / blocks)
+            read = self.read(exchange.shape, exchange.target.size * self.itemsize / blocks)
             if read is not None:
                 gather = 0.0
                 device = max(device, read)
@@ -571,14 +484,15 @@ class Model:
 
     def _work_on_cpu(self, stage: Stage) -> _Work:
         """Return the work of a stage that CPU threads do."""
-        blocks = max(1, stage.after.blocks)
+        exchange = stage.exchange
+        blocks = max(1, exchange.target.blocks)
         traffic = self.traffic(stage)
         gather = 0.0
         fft = 0.0
         handling = 0.0
         if not stage.is_done_before:
             gather = self.gather(stage, traffic)
-            handling = self.handling(stage.shape, traffic)
+            handling = self.handling(exchange.shape, traffic)
         if stage.round_ is not None:
             fft = self.transform(stage, traffic)
             if traffic.stored:
@@ -618,66 +532,3 @@ class Model:
         if workers == 1:
             return 0.0
         return nbytes * (1 - 1 / workers) / (workers * profile.network)
-
-    # --- whole plans -------------------------------------------------------------------------
-
-    def route(
-        self,
-        source: Layout,
-        rounds: Sequence[Round],
-        result: Layout | None,
-        dtypes: Sequence[str],
-        moves: Sequence[bool],
-        shared_layouts: SharedLayouts | None = None,
-    ) -> tuple[RoundForecast, ...]:
-        """Return the forecast of rounds and the exchanges between them.
-
-        Parameters
-        ----------
-        source, result : Layout
-            Blocks of the input and of the result; None if the last round makes the result.
-        rounds : sequence of Round
-            In order.
-        dtypes : sequence of str
-            Dtype of the input, of the blocks before and after each round, and of the result.
-        moves : sequence of bool
-            For each exchange, whether shards go through scratch files, with storage ``"disk"``.
-        shared_layouts : SharedLayouts, optional
-            Shared buffers of blocks.
-        """
-        count = len(rounds)
-        shared_layouts = shared_layouts or no_shared_layouts(count + 1, count)
-        shared = [*shared_layouts.exchanges, None]
-        stages: list[Stage] = []
-        before = source
-        for number, round_ in enumerate(rounds):
-            writes = shared[number + 1]
-            if writes is not None and writes.home != number + 1:
-                writes = None
-            stage = Stage(
-                before,
-                round_,
-                round_.source,
-                source_dtype=dtypes[2 * number],
-                dtype=dtypes[2 * number + 1],
-                result_dtype=dtypes[2 * number + 2],
-                reads=shared[number],
-                writes=writes,
-                inside=shared_layouts.inside[number] is not None,
-                moves=moves[number],
-            )
-            stages.append(stage)
-            before = round_.target
-        if result is not None:
-            stage = Stage(
-                before,
-                None,
-                result,
-                source_dtype=dtypes[2 * count],
-                dtype=dtypes[2 * count + 1],
-                result_dtype=dtypes[2 * count + 1],
-                reads=shared[count],
-                moves=moves[count],
-            )
-            stages.append(stage)
-        return tuple(self.stage(stage, number) for number, stage in enumerate(stages, 1))

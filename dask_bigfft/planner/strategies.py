@@ -26,8 +26,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from dask_bigfft.errors import MemoryLimitError, PlanError
-from dask_bigfft.planner.cost import with_forecast
-from dask_bigfft.planner.memory import peak_host
+from dask_bigfft.planner.inside import overwriting, plan_inside
 from dask_bigfft.planner.merging import (
     FEWER,
     MANY,
@@ -37,8 +36,8 @@ from dask_bigfft.planner.merging import (
     task_seconds,
     with_merging,
 )
-from dask_bigfft.planner.plan import Plan, overwritten
-from dask_bigfft.planner.plan_data import (
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.request import (
     Machine,
     Request,
     block_count,
@@ -628,14 +627,6 @@ class Overwriting(Strategy):
         yield overwriting(problem.best)
 
 
-def overwriting(plan: Plan) -> Plan:
-    """Return a plan that may destroy its source blocks, with the memory that it then needs."""
-    overwriting_plan = replace(plan, overwrite=True)
-    expected = plan.expected
-    peak = expected.peak_host - peak_host(plan) + peak_host(overwriting_plan)
-    return replace(overwriting_plan, expected=replace(expected, peak_host=peak))
-
-
 class InsideInput(Strategy):
     """Rounds on GPUs inside the blocks of the input, if these are cut for it."""
 
@@ -652,22 +643,6 @@ class InsideInput(Strategy):
         plan = plan_inside(problem.best, problem.has_slabs)
         if plan is not None:
             yield plan
-
-
-def plan_inside(plan: Plan, has_slabs: Callable[[Layout, Layout], bool]) -> Plan | None:
-    """Return the plan with its rounds inside the blocks that come in; None if that is impossible.
-
-    Every block of a round has to consist of slabs of the blocks that come in.
-    """
-    if plan.verify != "none":
-        return None
-    inside_plan = overwritten(plan)
-    if inside_plan is None:
-        return None
-    for exchange in inside_plan.exchanges[: len(inside_plan.rounds)]:
-        if not has_slabs(exchange.source, exchange.target):
-            return None
-    return with_forecast(inside_plan)
 
 
 #: All strategies, in the order in which they are tried.

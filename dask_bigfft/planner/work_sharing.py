@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from dask_bigfft.planner.passes import tile_plans
-from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.plan_data import Machine, Request, RoundForecast
+from dask_bigfft.planner.plan import Plan, RoundForecast
+from dask_bigfft.planner.request import Machine, Request
 from dask_bigfft.planner.search import find_plan
-from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, Stage
+from dask_bigfft.planner.seconds import LEAST_NBYTES, Model
+from dask_bigfft.planner.stages import Stage
 from dask_bigfft.transforms.layout import admitted
-from dask_bigfft.transforms.rounds import Round, exchange_shape
+from dask_bigfft.transforms.rounds import Round
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: CPU threads that halve all speeds while they work on tiles beside GPUs: each tile takes the GIL.
@@ -131,7 +132,7 @@ def _sharing(plan: Plan, model: Model, number: int) -> Sharing:
     tiles_of_gpus = [
         tile_plans(round_, plan.spec.work_dtype.name, device.nbytes) for device in machine.devices
     ]
-    stage = _stage(plan, number)
+    stage = plan.stages[number]
     threads, gather_seconds = _gathering(model, stage)
     gpu_seconds = math.inf
     if all(tiles_of_gpus):
@@ -163,25 +164,11 @@ def _sharing(plan: Plan, model: Model, number: int) -> Sharing:
     )
 
 
-def _stage(plan: Plan, number: int) -> Stage:
-    """Return a round and the exchange before it, whose blocks have memory of their own."""
-    exchange = plan.exchanges[number]
-    round_ = plan.rounds[number]
-    return Stage(
-        exchange.source,
-        round_,
-        round_.source,
-        source_dtype=exchange.source_dtype,
-        dtype=exchange.dtype,
-        result_dtype=plan.dtypes[2 * number + 1],
-    )
-
-
 def _cpu_seconds(model: Model, stage: Stage) -> float:
     """Return the seconds of a block on one CPU thread."""
     on_cpu = replace(model, storage="memory", device="cpu").stage(stage)
     seconds = on_cpu.gather + on_cpu.fft + on_cpu.handling
-    return max(seconds / max(1, stage.after.blocks), 1e-12)
+    return max(seconds / max(1, stage.exchange.target.blocks), 1e-12)
 
 
 def _gathering(model: Model, stage: Stage) -> tuple[int, float]:
@@ -191,9 +178,9 @@ def _gathering(model: Model, stage: Stage) -> tuple[int, float]:
     """
     gpu_count = len(model.machine.devices)
     threads = lanes(model.machine.threads, gpu_count)
-    blocks = max(1, stage.after.blocks)
-    shape = exchange_shape(stage.before, stage.after)
-    read_seconds = model.read(shape, stage.after.size * model.itemsize / blocks)
+    blocks = max(1, stage.exchange.target.blocks)
+    exchange = stage.exchange
+    read_seconds = model.read(exchange.shape, exchange.target.size * model.itemsize / blocks)
     if read_seconds is not None:
         return threads, read_seconds
     in_memory = replace(model, storage="memory", device="cpu")

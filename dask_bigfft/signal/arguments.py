@@ -22,7 +22,7 @@ from dask_bigfft import config
 from dask_bigfft.api.arguments import Options, parse_array, parse_limit, parse_options
 from dask_bigfft.errors import parse_choice, raise_invalid
 from dask_bigfft.kernels.views import is_on_gpu
-from dask_bigfft.planner.plan_data import DeviceChoice
+from dask_bigfft.planner.request import DeviceChoice
 from dask_bigfft.transforms.factors import smooth_length
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from dask_bigfft.errors import MemoryLimitError, raise_invalid
 from dask_bigfft.planner.explain import enough_bytes, human_bytes
-from dask_bigfft.planner.plan_data import Machine
+from dask_bigfft.planner.request import Machine
 from dask_bigfft.transforms.factors import factorize
 
 #: Temporary memory for a sample of a tile, in complex numbers, with one array and with two.

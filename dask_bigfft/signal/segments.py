@@ -35,7 +35,7 @@ from dask_bigfft.errors import (
 from dask_bigfft.events import task_threads
 from dask_bigfft.kernels.views import empty_like, is_on_gpu
 from dask_bigfft.machine.environment import current_machine
-from dask_bigfft.planner.plan_data import Machine
+from dask_bigfft.planner.request import Machine
 from dask_bigfft.signal.arguments import (
     SignalOptions,
     long_enough,

@@ -155,6 +155,8 @@ class Product:
 
     Parameters
     ----------
+    operand : int
+        Number of the spectrum among the operands of the plan.
     axis : int
         Axis of the array that is filtered.
     dim : int
@@ -165,6 +167,7 @@ class Product:
         Lengths of the digits, which are in consecutive dimensions of the tile.
     """
 
+    operand: int
     axis: int
     dim: int
     first: int
@@ -561,10 +564,11 @@ def _filters(steps: Sequence[_PassStep]) -> Iterator[Operation]:
         if step.own.convolve is not None:
             line = step.line
             yield Product(
-                line.step.axis,
-                line.first_dim,
-                line.axis_first_dim,
-                line.lengths,
+                operand=line.step.operand,
+                axis=line.step.axis,
+                dim=line.first_dim,
+                first=line.axis_first_dim,
+                lengths=line.lengths,
             )
             yield FFT(
                 "c2c",

@@ -396,6 +396,30 @@ def divided(
     )
 
 
+def numbered(
+    programs: tuple[AxisProgram, ...], rounds: tuple[Round, ...]
+) -> tuple[tuple[AxisProgram, ...], tuple[Round, ...]]:
+    """Return programs and rounds whose convolutions have the numbers of their operands.
+
+    The operands are the filters of the axes that use Bluestein's algorithm, in the order of the
+    programs.
+    """
+    axes = [program.axis for program in programs if program.bluestein]
+    if len(axes) < 2:
+        return programs, rounds
+
+    def with_numbers(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        return tuple(
+            step if step.convolve is None else replace(step, operand=axes.index(step.axis))
+            for step in steps
+        )
+
+    return (
+        tuple(replace(program, steps=with_numbers(program.steps)) for program in programs),
+        tuple(replace(round_, steps=with_numbers(round_.steps)) for round_ in rounds),
+    )
+
+
 def _divided_lengths(
     programs: tuple[AxisProgram, ...], rounds: tuple[Round, ...], scale: Scale
 ) -> dict[Step, int]:

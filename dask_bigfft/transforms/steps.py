@@ -118,6 +118,8 @@ class Step:
         transformed back with the opposite sign. The spectrum bears the 1/M of the inverse.
     chirp_in, chirp_out : Chirp or None
         Chirp that multiplies the step's input or output.
+    operand : int
+        Number of the spectrum of `convolve` among the operands of the plan.
     """
 
     axis: int
@@ -130,6 +132,7 @@ class Step:
     convolve: Chirp | None = None
     chirp_in: Chirp | None = None
     chirp_out: Chirp | None = None
+    operand: int = 0
 
     @property
     def length(self) -> int:

@@ -28,7 +28,8 @@ from dask_bigfft.dask_private import Alias, DataNode, unfused
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.layer import plans_among, run_of
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
-from dask_bigfft.planner.plan import Plan, phase_forecasts, plan_summary
+from dask_bigfft.planner.phases import phase_forecasts, plan_summary
+from dask_bigfft.planner.plan import Plan
 
 READ = "read"
 WRITE = "write"

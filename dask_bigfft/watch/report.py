@@ -22,7 +22,8 @@ from dask_bigfft.planner.explain import (
     round_names,
     table,
 )
-from dask_bigfft.planner.plan import Plan, phase_forecasts
+from dask_bigfft.planner.phases import phase_forecasts
+from dask_bigfft.planner.plan import Plan
 
 #: Headings of a report's rows.
 HEADINGS = ("phase", "blocks", "bytes", "thread time", "forecast", "ratio", "GB/s")

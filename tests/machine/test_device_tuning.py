@@ -11,8 +11,8 @@ import pytest
 from dask_bigfft import fft, plan
 from dask_bigfft.machine import tuner
 from dask_bigfft.machine.tuner import tuned
-from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DeviceProfile, Profile
+from dask_bigfft.planner.request import Machine, Request
 from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.strategies import random_array

@@ -13,8 +13,8 @@ import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.machine import tuner
 from dask_bigfft.machine.tuner import tuned
-from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DeviceProfile
+from dask_bigfft.planner.request import Machine, Request
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.strategies import random_array
 from dask_bigfft.transforms.spec import transform_spec

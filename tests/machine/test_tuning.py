@@ -13,7 +13,7 @@ import dask_bigfft
 from dask_bigfft import fft, files
 from dask_bigfft.machine import tuner
 from dask_bigfft.machine.tuner import problem_class, region, tuned
-from dask_bigfft.planner.plan_data import Machine, Request
+from dask_bigfft.planner.request import Machine, Request
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.strategies import random_array
 from dask_bigfft.transforms.spec import transform_spec

@@ -13,7 +13,7 @@ import dask_bigfft
 from dask_bigfft.errors import MemoryLimitError, PlanError
 from dask_bigfft.planner import search
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.plan_data import Machine, Request
+from dask_bigfft.planner.request import Machine, Request
 from dask_bigfft.transforms.spec import transform_spec
 
 #: Shape, chunks, dtype and transform of arrays of a few megabytes.

@@ -9,8 +9,8 @@ import pytest
 import dask_bigfft
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.planner.cost import forecast
-from dask_bigfft.planner.plan_data import Machine
 from dask_bigfft.planner.profile import MOST, LibrarySpeeds, Profile
+from dask_bigfft.planner.request import Machine
 
 LIBRARY = LibrarySpeeds(
     "scipy",

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.planner.plan_data import Machine
 from dask_bigfft.planner.profile import (
     DEFAULT,
     DeviceProfile,
@@ -16,6 +15,7 @@ from dask_bigfft.planner.profile import (
     decode,
     encode,
 )
+from dask_bigfft.planner.request import Machine
 from dask_bigfft.transforms.layout import Digit, Group, Range
 
 RATE = st.floats(1e-3, 1e15)

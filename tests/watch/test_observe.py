@@ -21,7 +21,7 @@ import dask_bigfft
 from dask_bigfft import fft, progress, report
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.events import PlanRecord, Span, Total, workers_of
-from dask_bigfft.planner.plan import phase_forecasts
+from dask_bigfft.planner.phases import phase_forecasts
 from dask_bigfft.watch.report import RunReport
 
 FIELD = np.random.default_rng(5).standard_normal((64, 64))

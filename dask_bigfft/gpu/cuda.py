@@ -138,6 +138,12 @@ def scipy_signal(block: Any) -> Any:
     return importlib.import_module(name)
 
 
+def scipy_fft(block: Any) -> Any:
+    """Return `scipy.fft`, or CuPy's functions of the same names for a block on a GPU."""
+    name = "cupyx.scipy.fft" if is_on_gpu(block) else "scipy.fft"
+    return importlib.import_module(name)
+
+
 def reason() -> str | None:
     """Return the reason for a missing device and the remedy; None if there is a device."""
     _, text = _visible_devices()

@@ -7,20 +7,34 @@ Functions that exist in `scipy.signal` have the same names and arguments. The mo
     filters -> transfer (functions of frequencies, arrays); differentiation
     spectra (power, cross, radial)
     segments (Welch's averages) -> segment_plan (blocks, memory); segment_tasks
+    short_time (spectra of slices, and back) -> short_time_tasks
+    chirp_z (spectra at any points of a circle or a spiral)
 """
 
-from dask_bigfft.signal import convolution, differentiation, filters, segments, spectra
+from dask_bigfft.signal import (
+    chirp_z,
+    convolution,
+    differentiation,
+    filters,
+    segments,
+    short_time,
+    spectra,
+)
+from dask_bigfft.signal.chirp_z import *  # noqa: F403
 from dask_bigfft.signal.convolution import *  # noqa: F403
 from dask_bigfft.signal.differentiation import *  # noqa: F403
 from dask_bigfft.signal.filters import *  # noqa: F403
 from dask_bigfft.signal.segments import *  # noqa: F403
+from dask_bigfft.signal.short_time import *  # noqa: F403
 from dask_bigfft.signal.spectra import *  # noqa: F403
 
 __all__ = [
+    *chirp_z.__all__,
     *convolution.__all__,
     *differentiation.__all__,
     *filters.__all__,
     *segments.__all__,
+    *short_time.__all__,
     *spectra.__all__,
 ]
 __dir__ = __all__.copy  # so that completion shows these names alone

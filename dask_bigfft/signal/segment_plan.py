@@ -81,14 +81,14 @@ class SegmentForecast:
 
 @dataclass(frozen=True, repr=False)
 class SegmentPlan:
-    """Segments and blocks of `welch` or `csd`, with a forecast of their memory.
+    """Segments and blocks of averages and short-time transforms, with a forecast of their memory.
 
     Parameters
     ----------
-    function : {"welch", "csd"}
+    function : {"welch", "csd", "stft", "spectrogram"}
         The function.
-    average : {"mean", "median"}
-        Average over segments.
+    average : {"mean", "median", "all"}
+        Average over segments; "all" for the spectrum of each.
     axis : int
         Axis of the samples.
     chunks : tuple of tuple of int
@@ -194,6 +194,10 @@ class SegmentPlan:
             levels = math.ceil(math.log(2 * len(along), SUMMED_AT_A_TIME))
             waiting = min(2 * len(along), threads + SUMMED_AT_A_TIME * levels)
             spectra = (waiting + 2 * threads) * rows * line
+        elif self.average == "all":  # a block of them, and its copy in another order
+            across = (*map(len, self.across), 0)
+            most = max(map(sum, zip(map(len, self.inside), across, strict=True)))
+            spectra = 2 * threads * rows * most * line
         else:  # rows of blocks are collected one after the other
             groups = min(threads, math.prod(map(len, other_chunks)))
             spectra = 2 * self.count * groups * rows * line
@@ -203,7 +207,7 @@ class SegmentPlan:
             tiles=self._tile_nbytes(rows, threads),
             tasks=TASKS_NBYTES * blocks,
             spectra=spectra,
-            result=all_rows * line,
+            result=0 if self.average == "all" else all_rows * line,
         )
 
     def _tile_nbytes(self, rows: int, threads: int) -> int:

@@ -5,9 +5,9 @@ its block.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,32 @@ TILE_SAMPLES = 1 << 16
 
 #: The same on a GPU, where a call has to be worth its launches.
 GPU_TILE_SAMPLES = 1 << 22
+
+
+class TileSpectra(Protocol):
+    """Spectra of the segments of a tile, or of their products."""
+
+    @property
+    def nperseg(self) -> int:
+        """Samples of a segment."""
+
+    @property
+    def nfft(self) -> int:
+        """Length of the FFT of a segment."""
+
+    @property
+    def tile_samples(self) -> int:
+        """Samples of the segments that are transformed at a time, at least one segment."""
+
+    @property
+    def summed(self) -> bool:
+        """True for the sum over segments in place of all spectra."""
+
+    def of_tile(self, tiles: list[Array]) -> Array:
+        """Return the spectra of segments along the last axis of one or two arrays.
+
+        The result has segments along the second-last axis and frequencies along the last.
+        """
 
 
 @dataclass(frozen=True)
@@ -51,6 +77,16 @@ class SpectraOfSegments:
     summed: bool
     tile_samples: int = TILE_SAMPLES
 
+    @property
+    def nperseg(self) -> int:
+        """Samples of a segment."""
+        return int(self.keywords["nperseg"])
+
+    @property
+    def nfft(self) -> int:
+        """Length of the FFT of a segment."""
+        return int(self.keywords["nfft"])
+
     def of_tile(self, tiles: list[Array]) -> Array:
         """Return the spectra of segments along the last axis of one or two arrays.
 
@@ -73,10 +109,10 @@ class SpectraOfSegments:
         return np.swapaxes(products, -2, -1).astype(self.dtype, copy=False)
 
 
-def _slices(shape: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
+def tile_slices(shape: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
     """Yield the slices of parts of an array of some shape that have at most some elements.
 
-    >>> list(_slices((2, 3), 2))[:2]
+    >>> list(tile_slices((2, 3), 2))[:2]
     [(slice(0, 1, None), slice(0, 2, None)), (slice(0, 1, None), slice(2, 4, None))]
     """
     lengths = [1] * len(shape)
@@ -117,25 +153,52 @@ def spectra_of_block(
         axis.
     """
     source_id = block_id[:-1]  # the result has an axis more, that of the frequencies
-    blocks = tuple(block if is_on_gpu(block) else plain_array(block, source_id) for block in blocks)
     own_starts = starts[block_id[work.axis]]
-    lines = [np.moveaxis(block, work.axis, -1) for block in blocks]
-    rows = lines[0].shape[:-1]
+    lines = [line_view(block, work.axis, source_id) for block in blocks]
     count = 1 if work.summed else len(own_starts)
-    spectra: Any = np.zeros_like(lines[0], work.dtype, shape=(*rows, count, work.frequencies))
-    nperseg = work.keywords["nperseg"]
-    width = max(nperseg, work.keywords["nfft"])
+    shape = (*lines[0].shape[:-1], count, work.frequencies)
+    spectra: Any = np.zeros_like(lines[0], work.dtype, shape=shape)
+    fill_spectra(spectra, lines, own_starts, work)
+    return np.moveaxis(spectra, -2, work.axis)
+
+
+def line_view(block: Array, axis: int, block_id: tuple[int, ...]) -> Array:
+    """Return a view of a block with an axis moved to the end."""
+    plain = block if is_on_gpu(block) else plain_array(block, block_id)
+    return np.moveaxis(plain, axis, -1)
+
+
+def fill_spectra(
+    spectra: Any,
+    lines: Sequence[Array],
+    starts: range,
+    work: TileSpectra,
+) -> None:
+    """Write the spectra of segments, or add them to their sum.
+
+    Parameters
+    ----------
+    spectra : ndarray
+        Written: segments, or one sum, along the second-last axis and frequencies along the last.
+    lines : sequence of ndarray
+        Samples of one or two arrays along the last axis.
+    starts : range
+        First samples of the segments.
+    work : TileSpectra
+        What is computed.
+    """
+    rows = lines[0].shape[:-1]
+    width = max(work.nperseg, work.nfft)
     most = max(1, work.tile_samples // width)
-    for first in range(0, len(own_starts), most):
-        group = own_starts[first : first + most]
-        samples = slice(group[0], group[-1] + nperseg)
-        for part in _slices(rows, most // len(group)):
+    for first in range(0, len(starts), most):
+        group = starts[first : first + most]
+        samples = slice(group[0], group[-1] + work.nperseg)
+        for part in tile_slices(rows, most // len(group)):
             tile = work.of_tile([line[(*part, samples)] for line in lines])
             if work.summed:
                 spectra[(*part, 0)] += np.sum(tile, axis=-2)
             else:
                 spectra[(*part, slice(first, first + len(group)))] = tile
-    return np.moveaxis(spectra, -2, work.axis)
 
 
 @on_own_gpu
@@ -172,7 +235,7 @@ def without_line(segments: Array) -> Any:
     count = segments.shape[-1]
     centred = np.arange(count) - (count - 1) / 2
     time = np.asarray(centred.astype(segments.real.dtype), like=segments)
-    norm = max(1.0, count * (count**2 - 1) / 12)  # the sum of squares of the times
+    norm = count * (count**2 - 1) / 12 or 1.0  # the sum of squares of the times
     slope = np.sum(segments * time, axis=-1, keepdims=True) / norm
     line = slope * time
     line += np.mean(segments, axis=-1, keepdims=True)

@@ -72,7 +72,7 @@ def median_bias(count: int) -> float:
     return float(1 + np.sum(1 / (even + 1) - 1 / even))
 
 
-def _parse_rate(fs: Any) -> float:
+def parse_rate(fs: Any) -> float:
     rate = parse_as(
         float,
         "fs",
@@ -100,8 +100,8 @@ def _parse_window(window: Any, nperseg: int, onesided: bool) -> Any:
     return window if is_named else values
 
 
-def _parse_detrend(detrend: Any, nperseg: int) -> Any:
-    """Return SciPy's `detrend` for segments along the last axis."""
+def parse_detrend(detrend: Any, nperseg: int, name: str = "detrend") -> Any:
+    """Return SciPy's `detrend` for segments along the last axis; errors name the argument."""
     if detrend is None or detrend is False:
         return detrend
     if isinstance(detrend, str):
@@ -111,18 +111,18 @@ def _parse_detrend(detrend: Any, nperseg: int) -> Any:
             return detrend
     allowed = "'constant', 'linear', False or a function of segments that keeps their shape"
     if not callable(detrend):
-        raise_invalid("detrend", detrend, allowed)
+        raise_invalid(name, detrend, allowed)
     try:
         keeps_shape = np.shape(detrend(np.ones((2, nperseg)))) == (2, nperseg)
     except Exception as error:
         raise_invalid(
-            "detrend",
+            name,
             detrend,
             f"{allowed} ({error})",
             kind=ArgumentTypeError,
         )
     if not keeps_shape:
-        raise_invalid("detrend", detrend, allowed)
+        raise_invalid(name, detrend, allowed)
     return detrend
 
 
@@ -171,7 +171,7 @@ def _keywords(arguments: SegmentArguments, n: int, real: bool) -> dict[str, Any]
     nfft = nperseg if arguments.nfft is None else arguments.nfft
     onesided = parse_flag("return_onesided", arguments.return_onesided) and real
     return {
-        "fs": _parse_rate(arguments.fs),
+        "fs": parse_rate(arguments.fs),
         "window": _parse_window(window, nperseg, onesided),
         "nperseg": nperseg,
         "noverlap": noverlap,
@@ -181,13 +181,13 @@ def _keywords(arguments: SegmentArguments, n: int, real: bool) -> dict[str, Any]
             nperseg,
             2**31,
         ),
-        "detrend": _parse_detrend(arguments.detrend, nperseg),
+        "detrend": parse_detrend(arguments.detrend, nperseg),
         "return_onesided": onesided,
         "scaling": arguments.scaling,
     }
 
 
-def _machine(options: SignalOptions, on_gpu: bool) -> Machine:
+def machine_of(options: SignalOptions, on_gpu: bool) -> Machine:
     """Return the memory limit and the threads of a process."""
     memory_limit = parse_limit("memory_limit", options.get("memory_limit"))
     if on_gpu:  # whose memory no setting limits
@@ -270,7 +270,7 @@ def _parse_average(
         nfft=nfft,
         frequencies=nfft // 2 + 1 if keywords["return_onesided"] else nfft,
         tile_samples=GPU_TILE_SAMPLES if on_gpu else TILE_SAMPLES,
-        machine=_machine(options, on_gpu),
+        machine=machine_of(options, on_gpu),
     )
     plan.refuse_above_limit()
     return SegmentCall(
@@ -316,13 +316,22 @@ def _spectra(call: SegmentCall) -> da.Array:
     inside = spectra(call.arrays, plan.inside)
     if not any(plan.across):
         return cast("da.Array", inside)
-    around = [_around_edges(a, axis, plan.edge) for a in call.arrays]
+    around = [around_edges(a, axis, plan.edge) for a in call.arrays]
     both: da.Array = da.concatenate([inside, spectra(around, plan.across)], axis=axis)
     return both
 
 
-def _around_edges(a: da.Array, axis: int, count: int) -> da.Array:
-    """Return an array with a block for each edge between blocks, `count` samples on both sides."""
+def around_edges(
+    a: da.Array,
+    axis: int,
+    count: int,
+    *,
+    with_end: bool = False,
+) -> da.Array:
+    """Return an array with a block for each edge between blocks, `count` samples on both sides.
+
+    If `with_end`, a last block has the last `count` samples of the array.
+    """
     before = a.chunks[:axis]
     cut = a.chunks[axis]
     after = a.chunks[axis + 1 :]
@@ -336,8 +345,11 @@ def _around_edges(a: da.Array, axis: int, count: int) -> da.Array:
         axis=axis,
         count=count,
     )
-    inner = (*(slice(None) for _ in before), slice(count, ends.shape[axis] - count))
-    around: da.Array = ends[inner].rechunk({axis: own_edges[1:]})
+    size = ends.shape[axis]
+    stop = size if with_end else size - count
+    inner = (*(slice(None) for _ in before), slice(count, stop))
+    last = (count,) if with_end else ()
+    around: da.Array = ends[inner].rechunk({axis: (*own_edges[1:], *last)})
     return around
 
 

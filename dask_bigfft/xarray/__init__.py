@@ -22,9 +22,16 @@ except ImportError as error:
     text = "dask_bigfft.xarray needs xarray: pip install 'dask-bigfft[xarray]'"
     raise ImportError(text) from error
 
-from dask_bigfft.xarray import functions, spectra
+from dask_bigfft.xarray import accessor, functions, short_time, spectra
+from dask_bigfft.xarray.accessor import *  # noqa: F403
 from dask_bigfft.xarray.functions import *  # noqa: F403
+from dask_bigfft.xarray.short_time import *  # noqa: F403
 from dask_bigfft.xarray.spectra import *  # noqa: F403
 
-__all__ = functions.__all__ + spectra.__all__
+__all__ = [
+    *accessor.__all__,
+    *functions.__all__,
+    *short_time.__all__,
+    *spectra.__all__,
+]
 __dir__ = __all__.copy  # so that completion shows these names alone

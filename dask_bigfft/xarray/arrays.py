@@ -249,7 +249,7 @@ def rebuilt(
     for name, variable in renamed.values():
         if variable is not None:
             coords[name] = variable
-    return _named(
+    return labelled_like(
         array,
         data,
         dims,
@@ -257,7 +257,7 @@ def rebuilt(
     )
 
 
-def _named(
+def labelled_like(
     array: xr.DataArray,
     data: Any,
     dims: Sequence[Hashable],
@@ -611,7 +611,7 @@ def both_shifted(name: str, array: xr.DataArray, dim: Dims = None) -> xr.DataArr
     for key, coordinate in array.coords.items():
         own_places = {old: index for old, index in places.items() if old in coordinate.dims}
         coords[key] = coordinate.isel(own_places)
-    return _named(
+    return labelled_like(
         array,
         data,
         array.dims,

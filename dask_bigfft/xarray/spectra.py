@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +12,6 @@ import xarray as xr
 from dask_bigfft import signal
 from dask_bigfft.api.calls import transforms_by
 from dask_bigfft.errors import parse_flag, raise_invalid
-from dask_bigfft.xarray import functions
 from dask_bigfft.xarray.arrays import (
     Dims,
     computed,
@@ -28,7 +27,6 @@ from dask_bigfft.xarray.keywords import refuse_unknown
 from dask_bigfft.xarray.units import same_unit, unit_symbol
 
 __all__ = [
-    "Accessor",
     "cross_spectrum",
     "csd",
     "isotropic_power_spectrum",
@@ -37,7 +35,7 @@ __all__ = [
 ]
 
 
-def _units(
+def squared_units(
     arrays: Sequence[xr.DataArray],
     samples: Mapping[Hashable, Samples],
     scaling: str,
@@ -72,7 +70,7 @@ def _labelled(
         samples,
         shifted,
     )
-    spectrum.attrs = _units(arrays, samples, scaling)
+    spectrum.attrs = squared_units(arrays, samples, scaling)
     for dim in places:
         attrs = spectrum[f"{PREFIX}{dim}"].attrs
         attrs[ARRAY_ATTRS] = attrs_as_text(spectrum.attrs)
@@ -81,7 +79,7 @@ def _labelled(
     return spectrum
 
 
-def _aligned(array: xr.DataArray, other: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
+def aligned(array: xr.DataArray, other: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
     """Return two arrays of the same dimensions and coordinates, the second one transposed."""
     try:
         first, second = xr.align(
@@ -231,18 +229,22 @@ def _isotropic(
     new_dim = f"{PREFIX}r"
     radius = xr.Variable((new_dim,), radii[0], attrs)
     isotropic = rebuilt(template, data, {last: (new_dim, radius)})
-    isotropic.attrs = _units([array], samples, scaling)
+    isotropic.attrs = squared_units([array], samples, scaling)
     return isotropic
 
 
-def _averaged(arrays: Sequence[xr.DataArray], dim: Dims, **keywords: Any) -> xr.DataArray:
-    """Return the average of the power or cross spectra of segments."""
+def averaged(
+    arrays: Sequence[xr.DataArray],
+    dim: Dims,
+    work: Callable[..., Any],
+    **keywords: Any,
+) -> xr.DataArray:
+    """Return averages over segments by a function of one or two arrays along a dimension."""
     dims = parse_dims(arrays[0], dim, lambda _: True)
     if len(dims) > 1:
         raise_invalid("dim", dims, "one dimension")
     name = dims[0]
     own = samples_of(arrays[0], name)
-    work: Any = signal.welch if len(arrays) == 1 else signal.csd
     keywords |= {"fs": 1 / abs(own.spacing), "axis": arrays[0].get_axis_num(name)}
     frequencies, data = work(*(array.data for array in arrays), **keywords)
     length = 1
@@ -257,6 +259,12 @@ def _averaged(arrays: Sequence[xr.DataArray], dim: Dims, **keywords: Any) -> xr.
         samples,
         keywords.get("scaling", "density"),
     )
+
+
+def _averaged(arrays: Sequence[xr.DataArray], dim: Dims, **keywords: Any) -> xr.DataArray:
+    """Return the average of the power or cross spectra of segments."""
+    work = signal.welch if len(arrays) == 1 else signal.csd
+    return averaged(arrays, dim, work, **keywords)
 
 
 #: Functions that work for each function of this module, and to which it passes keywords on.
@@ -350,7 +358,7 @@ def cross_spectrum(
         For invalid arguments.
     """
     refuse_unknown(keywords, *_WORKS["cross_spectrum"])
-    return _squared(_aligned(array, other), dim, **keywords)
+    return _squared(aligned(array, other), dim, **keywords)
 
 
 @_of_one
@@ -429,28 +437,4 @@ def csd(
         For invalid arguments.
     """
     refuse_unknown(keywords, *_WORKS["csd"])
-    return _averaged(_aligned(array, other), dim, **keywords)
-
-
-def _method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method of an accessor that calls a function on the accessor's array."""
-
-    @wraps(function)
-    def method(self: "Accessor", *args: Any, **kwargs: Any) -> Any:
-        return function(self._array, *args, **kwargs)
-
-    return method
-
-
-@xr.register_dataarray_accessor("bigfft")  # type: ignore[no-untyped-call, unused-ignore]
-@xr.register_dataset_accessor("bigfft")  # type: ignore[no-untyped-call, unused-ignore]
-class Accessor:
-    """The functions of this module as methods of an array or dataset: ``array.bigfft.fft("x")``."""
-
-    def __init__(self, array: Any) -> None:
-        self._array = array
-
-
-_functions = {**vars(functions), **globals()}
-for _name in {*functions.__all__, *__all__} - {"Accessor"}:
-    setattr(Accessor, _name, _method(_functions[_name]))
+    return _averaged(aligned(array, other), dim, **keywords)

@@ -30,10 +30,20 @@ EXTRAS = tuple(Extras.__annotations__)
 #: Other names under which an error may speak of an argument: its parts, and those it clashes with.
 ALIASES = {
     "array": ("a", "dim"),
-    "x": ("a", "in1", "nperseg"),
+    "x": ("a", "in1", "nperseg", "fft_mode", "axis"),
+    "win": ("x", "S", "fft_mode"),
+    "hop": ("win", "S"),
+    "mfft": ("S", "memory_limit"),
+    "fft_mode": ("scale_to", "S"),
+    "S": ("a", "f_axis"),
+    "f_axis": ("S", "t_axis"),
+    "t_axis": ("S",),
+    "k0": ("k1",),
+    "p0": ("p1",),
+    "m": ("endpoint",),
     "in1": ("a",),
     "in2": ("a",),
-    "y": ("a",),
+    "y": ("a", "fft_mode"),
     "f": ("a", "x"),
     "nperseg": ("noverlap", "window", "nfft"),
     "noverlap": ("nperseg",),
@@ -42,7 +52,7 @@ ALIASES = {
     "s": ("axes", "rounds"),
     "axes": ("s", "a"),
     "n": ("rounds", "digits", "a"),
-    "axis": ("a", "nperseg"),
+    "axis": ("a", "nperseg", "x"),
     "kind": ("axes", "s", "axis", "a"),
     "order": ("digits", "n", "axes", "a"),
     "mode": ("in1", "in2"),
@@ -73,6 +83,7 @@ def hostile():
 #: Values of arguments without a default, by their names.
 NEEDED = {**dict.fromkeys(("a", "x", "y", "f", "in1", "in2"), X), "array": FIELD}
 NEEDED |= {"spectrum": fft.fftn(X), "n": 8, "target": 8, "transfer": np.ones(1)}
+NEEDED |= {"win": np.ones(4), "hop": 2, "fs": 1.0, "S": da.ones((3, 8), chunks=4), "fn": 0.5}
 
 
 def arguments(function, more=(), **given):

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("small")
 
 VALUES = random_array((32, 40), "f8", 0)
 KERNEL = random_array((3, 5), "f8", 1)
+WINDOW = (np.hanning(8), 4, 1.0)
 LIMITS = TileLimits(0, least=256, run_nbytes=64)
 
 
@@ -39,6 +40,8 @@ BY_SPECTRA = {
     "poisson": signal.poisson,
     "power_spectrum": signal.power_spectrum,
     "cross_spectrum": lambda x, **options: signal.cross_spectrum(x, x + 1, **options),
+    "czt": signal.czt,
+    "zoom_fft": lambda x, **options: signal.zoom_fft(x, 0.5, **options),
     "radial_power_spectrum": lambda x, **options: signal.radial_power_spectrum(x, **options)[1],
 }
 
@@ -49,6 +52,9 @@ BY_BLOCK = {
     "correlate": lambda x, **options: signal.correlate(x, KERNEL, method="direct", **options),
     "welch": lambda x, **options: signal.welch(x, nperseg=8, **options)[1],
     "csd": lambda x, **options: signal.csd(x, x + 1, nperseg=8, **options)[1],
+    "stft": lambda x, **options: signal.stft(x, *WINDOW, **options),
+    "spectrogram": lambda x, **options: signal.spectrogram(x, *WINDOW, **options),
+    "istft": lambda x, **options: signal.istft(x, *WINDOW, mfft=62, **options),
 }
 
 by_spectra = pytest.mark.parametrize("function", BY_SPECTRA.values(), ids=BY_SPECTRA)

@@ -97,6 +97,14 @@ def small(sync):
         yield
 
 
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty working folder, in which axes of a few elements fall apart as long ones do."""
+    monkeypatch.chdir(tmp_path)
+    with dask.config.set({"scheduler": "threads", "bigfft.planner.whole-axis-floor": 1}):
+        yield tmp_path
+
+
 @pytest.fixture(scope="module")
 def client():
     """A client of two workers that are processes."""

@@ -50,12 +50,12 @@ def on_workers(
     Without a client, this process is the only worker.
     """
     if client is None:
-        return {address: work(*given) for address, given in arguments.items()}
+        return {address: work(*inputs) for address, inputs in arguments.items()}
     futures = []
-    for address, given in arguments.items():
+    for address, inputs in arguments.items():
         future = client.submit(
             work,
-            *given,
+            *inputs,
             workers=[address],
             allow_other_workers=False,
             pure=False,

@@ -3,6 +3,7 @@
 A simulated device therefore gives back the speeds that it was made with.
 """
 
+import logging
 import math
 import timeit
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
 from dask_bigfft.memory import allocate
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.tile_plan import aligned
+
+log = logging.getLogger(__name__)
 
 #: Length of the timed FFTs.
 LENGTH = 1024
@@ -113,8 +116,8 @@ def _bus(device: Device, nbytes: int) -> dict[str, float]:
 def _compute(device: Device, nbytes: int) -> dict[str, float]:
     """Return the speeds of the device's memory and FFTs, and the latency of an operation.
 
-    The arena has three times `nbytes`. Without memory for FFTs, the profile has its default speed
-    of them.
+    The arena has three times `nbytes`. Without memory for FFTs, the profile has a default speed of
+    them, and a warning says so.
     """
     stream = device.stream("compute")
     elements = nbytes // 16
@@ -145,6 +148,12 @@ def _compute(device: Device, nbytes: int) -> dict[str, float]:
     device.synchronize_all()
     work_nbytes = device.work_nbytes(op)
     if work_nbytes > nbytes:
+        log.warning(
+            "FFTs of %s were not measured: they need %d bytes, and %d are free",
+            device.name,
+            work_nbytes,
+            nbytes,
+        )
         return speeds
     work = DeviceArray(2 * aligned(nbytes), (work_nbytes,), "|u1")
 

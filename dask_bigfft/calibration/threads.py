@@ -290,8 +290,8 @@ def _fitted_ratios(
     # In units of the priors, each of which is an additional, weak observation.
     observations = np.array(rows) * usual_prices / seconds[:, None]
     priors = PRIOR * np.eye(len(columns))
-    wanted = np.repeat([1.0, PRIOR], [len(runs), len(columns)])
-    ratios, _ = nnls(np.vstack([observations, priors]), wanted)
+    expected = np.repeat([1.0, PRIOR], [len(runs), len(columns)])
+    ratios, _ = nnls(np.vstack([observations, priors]), expected)
     return np.asarray(ratios)
 
 

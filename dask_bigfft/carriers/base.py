@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -95,6 +95,8 @@ class Stage:
 
     def arguments(self, block: Block, *inputs: Any) -> list[Any]:
         """Return the arguments of a `block_task` after the block: its operands, and its inputs."""
+        if not self.operands:
+            return [(), *inputs]
         factors = []
         for number, name in self.operands.items():
             index = self.plan.operands[number].block(block)
@@ -103,9 +105,9 @@ class Stage:
 
     def put_block(self, block: Block, function: TaskFunction, arguments: Sequence[Any]) -> None:
         """Add the task of a target block: a `block_task` with its arguments after the block."""
-        self.put(
-            self.name,
-            block,
+        key: Key = (self.name, *block)
+        self.graph[key] = Task(
+            key,
             function,
             self.run,
             self.number,
@@ -114,6 +116,7 @@ class Stage:
         )
 
 
+@dataclass(eq=False)
 class Carrier:
     """Carrier of the exchanges of one plan: adds their tasks to a graph.
 
@@ -135,29 +138,30 @@ class Carrier:
         Parts of the source array's blocks, if blocks on GPUs are still to be cut.
     """
 
+    name: str
+    plan: Plan
+    names: Sequence[Names]
+    is_named: bool
+    is_private: bool = False
+    place: ScratchPlace | None = None
+    cuts: Sequence[Cut] | None = None
+
     #: Whether blocks stay in the memory of one process.
-    is_in_process = False
+    is_in_process: ClassVar[bool] = False
+
+    #: Whether blocks stay on the GPUs of one process, which also cut them.
+    is_on_gpus: ClassVar[bool] = False
 
     #: Whether tasks of another plan may be used for the first rounds.
-    reuses_tasks = True
+    reuses_tasks: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        name: str,
-        plan: Plan,
-        names: Sequence[Names],
-        is_named: bool,
-        is_private: bool = False,
-        place: ScratchPlace | None = None,
-        cuts: Sequence[Cut] | None = None,
-    ) -> None:
-        self.name = name
-        self.plan = plan
-        self.names = names
-        self.is_named = is_named
-        self.is_private = is_private
-        self.place = place
-        self.cuts = cuts
+    def __post_init__(self) -> None:
+        """Work out what the tasks of several stages share; a subclass may need it."""
+
+    @staticmethod
+    def new_place(plan: Plan) -> ScratchPlace | None:
+        """Return the location of a plan's scratch files, if this carrier needs them."""
+        return None
 
     @staticmethod
     def fitted(plan: Plan, place: ScratchPlace | None) -> Plan:

@@ -24,8 +24,10 @@ from dask_bigfft.events import current_worker, running_client, uses_clusters
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.planner.plan import Plan
 
-#: Carriers by their names. What follows a slash in a name is for the carrier itself.
+#: Carriers by their names. What follows a slash in a name is for the carrier itself. For "auto",
+#: which `resolved` replaces, it is the base class.
 CARRIERS: dict[str, type[Carrier]] = {
+    "auto": Carrier,
     "shared": Shared,
     "tasks": Tasks,
     "p2p": P2P,
@@ -79,11 +81,6 @@ def requested_carrier(carrier: str, plan: Plan, blocks_on_gpus: bool) -> str:
     return carrier
 
 
-def is_resident(carrier: str) -> bool:
-    """Return whether a carrier is for blocks on the GPUs of one process."""
-    return carrier.startswith(ON_GPUS)
-
-
 def resolved(carrier: str, plan: Plan, travelled: bool) -> str:
     """Return the carrier for tasks that are built now.
 
@@ -96,11 +93,12 @@ def resolved(carrier: str, plan: Plan, travelled: bool) -> str:
     travelled : bool
         Whether the graph has been sent to another process.
     """
-    if carrier != "auto" and not is_resident(carrier):
+    is_on_gpus = carrier_type(carrier).is_on_gpus
+    if carrier != "auto" and not is_on_gpus:
         return carrier
     if not travelled and not _has_cluster():
-        return carrier if is_resident(carrier) else "shared"
-    if is_resident(carrier):  # GPU transports only work within one process
+        return carrier if is_on_gpus else "shared"
+    if is_on_gpus:  # GPU transports only work within one process
         return "tasks"
     if travelled:  # p2p barriers must be made on the scheduler
         return "p2p" if _is_scheduler() else "tasks"

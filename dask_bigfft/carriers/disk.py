@@ -83,10 +83,14 @@ class Disk(Carrier):
 
     reuses_tasks = False
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __post_init__(self) -> None:
         #: Blocks that an earlier run has finished, by the exchange for which they are written.
         self.finished = dict(self.place.finished) if self.place is not None else {}
+
+    @staticmethod
+    def new_place(plan: Plan) -> ScratchPlace:
+        """Return the location of a plan's scratch files according to the settings."""
+        return scratch_place(plan)
 
     @staticmethod
     def fitted(plan: Plan, place: ScratchPlace | None) -> Plan:
@@ -322,6 +326,30 @@ class DiskRun(PlanRun):
             )
         return parts
 
+    def write_shard(
+        self,
+        number: int,
+        target: Block,
+        place: int,
+        shard: Array,
+        nbytes: int,
+    ) -> tuple[Block, int]:
+        """Write a shard to the file of its target block; return the block and the checksum.
+
+        `place` is the number of the source block. Padding may follow the `nbytes` of the shard.
+        """
+        file, begins = self.file(number, target)
+        begin = int(begins[place])
+        padded_nbytes = int(begins[place + 1]) - begin
+        data = shard.reshape(-1).view(np.uint8)[:padded_nbytes]
+        checksum = self.scratch.write(
+            file,
+            begin,
+            data,
+            nbytes,
+        )
+        return target, checksum
+
     def recorded(self, number: int, block: Block) -> tuple[Any] | None:
         """Return the recorded result of the task of a block, in a tuple, or None.
 
@@ -437,28 +465,14 @@ def _write(
 ) -> Array:
     """Write all shards of a source block, then a record of them; return their checksums."""
     exchange = run.exchange(number)
-    dtype = exchange.shard_dtype
+    itemsize = exchange.shard_dtype.itemsize
     place = int(np.ravel_multi_index(source, exchange.source.grid))
     targets = run.targets(number, source)
-    nbytes = {target: int(run.sizes(number, target)[place]) * dtype.itemsize for target in targets}
+    nbytes = {target: int(run.sizes(number, target)[place]) * itemsize for target in targets}
     part_of = dict(zip(targets, _parts(list(nbytes.values())), strict=True))
     # Large shards are aligned to whole units, in memory and in the file.
-    is_large = UNIT % dtype.itemsize == 0 and sum(nbytes.values()) >= LEAST * len(targets)
-    unit = UNIT // dtype.itemsize if is_large else 1
-
-    def write(target: Block, shard: Array) -> tuple[Block, int]:
-        """Write a shard; return its target and checksum."""
-        file, begins = run.file(number, target)
-        begin = int(begins[place])
-        padded_nbytes = int(begins[place + 1]) - begin
-        data = shard.reshape(-1).view(np.uint8)[:padded_nbytes]
-        return target, run.scratch.write(
-            file,
-            begin,
-            data,
-            nbytes[target],
-        )
-
+    is_large = UNIT % itemsize == 0 and sum(nbytes.values()) >= LEAST * len(targets)
+    unit = UNIT // itemsize if is_large else 1
     checksums = dict.fromkeys(targets, 0)
     started = time.perf_counter()
     parts = packed(
@@ -481,9 +495,18 @@ def _write(
             )
             checksums |= calls.results()  # wait until the previous shards are written
             for index, cut in zip(blocks.tolist(), itertools.pairwise(bounds), strict=True):
+                target = tuple(index)
                 shard = shards[slice(*cut)]
-                calls.start(shard.nbytes, partial(write, tuple(index), shard))
-            del shards, shard
+                write = partial(
+                    run.write_shard,
+                    number,
+                    target,
+                    place,
+                    shard,
+                    nbytes[target],
+                )
+                calls.start(shard.nbytes, write)
+            del shards, shard, write
             started = time.perf_counter()
         checksums |= calls.results()
     receipt = np.array([checksums[target] for target in targets], np.uint64)

@@ -21,10 +21,9 @@ from dask_bigfft.carriers.base import Blocks, Carrier, Stage, turn_for_device
 from dask_bigfft.carriers.groups import Groups
 from dask_bigfft.carriers.names import Graph, block_ref
 from dask_bigfft.carriers.poison import poisoning, raise_if_poisoned
-from dask_bigfft.carriers.run import Operands, PlanRun, block_task, checked, reported
+from dask_bigfft.carriers.run import Operands, PlanRun, block_task, checked, emit_phase, reported
 from dask_bigfft.carriers.shared import Shared
 from dask_bigfft.errors import raise_invalid
-from dask_bigfft.events import emit
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.kernels.loop import run_round
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
@@ -193,13 +192,7 @@ def run_inside(
                     {},
                 )
             _scatter(values.reshape(shards.sizes), shards)
-        seconds = time.perf_counter() - started
-        emit(
-            "round",
-            block=block,
-            nbytes=shards.nbytes,
-            seconds=seconds,
-        )
+        emit_phase("round", block, shards.nbytes, started)
         return int(shards.nbytes)
 
 

@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -117,12 +117,12 @@ class Shuffles:
         exchange: Exchange,
         may_send: bool,
     ) -> None:
-        self.groups = Groups(exchange, MAX_SHUFFLES)
-        axes = self.groups.axes
+        groups = Groups(exchange, MAX_SHUFFLES)
+        axes = groups.axes
         #: Shuffles by group.
         self.by_group: dict[Block, Shuffle] = {}
         targets_before = 0
-        for group, sources, _ in self.groups:
+        for group, sources, _ in groups:
             along = tuple(_compact(axis.targets[i]) for axis, i in zip(axes, group, strict=True))
             name = "_".join(map(str, group))
             shuffle = Shuffle(name, sources, along, targets_before)
@@ -138,11 +138,10 @@ class Shuffles:
             place = f"{names.part}{number + 1}-{mark}"
             shuffle.name = f"bigfft-{place}{names.token}-{shuffle.name}"
 
-    def of_source(self, block: Block) -> Shuffle:
-        """Return the shuffle of a source block that is used."""
-        group = self.groups.group_of(block)
-        assert group is not None
-        return self.by_group[group]
+    @cached_property
+    def by_source(self) -> dict[Block, Shuffle]:
+        """Shuffles by source block."""
+        return {block: shuffle for shuffle in self.by_group.values() for block in shuffle.sources}
 
 
 def _compact(members: tuple[int, ...]) -> Sequence[int]:
@@ -195,7 +194,7 @@ class SendBatch:
         """Add the task of the blocks to the graph."""
         if not self.blocks:
             return
-        shuffles = [self.shuffles.of_source(block) for block in self.blocks]
+        shuffles = [self.shuffles.by_source[block] for block in self.blocks]
         sender = self.stage.put(
             self.stage.name,
             self.blocks[0],
@@ -216,8 +215,7 @@ class SendBatch:
 class P2P(Tasks):
     """Carrier whose blocks travel through shuffles where these pay, else as `tasks`."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __post_init__(self) -> None:
         #: Shuffles of each exchange; None where it uses tasks, and after the last exchange.
         self.shuffles: list[Shuffles | None] = [*self._shuffles(), None]
         self._batches: dict[int, SendBatch] = {}
@@ -270,16 +268,12 @@ class P2P(Tasks):
 
     def add_block(self, stage: Stage, block: Block, function: TaskFunction, *inputs: Any) -> None:
         """Add the task of a target block, or add the block to the batch of a task."""
+        arguments = stage.arguments(block, *inputs)
         batch = self._batches.get(stage.number)
         if batch is None:
-            super().add_block(
-                stage,
-                block,
-                function,
-                *inputs,
-            )
+            stage.put_block(block, function, arguments)
         else:
-            batch.add(block, function, stage.arguments(block, *inputs))
+            batch.add(block, function, arguments)
 
     def add_travelling(self, stage: Stage) -> None:
         """Add the shuffles of an exchange, and the tasks that assemble target blocks."""

@@ -31,6 +31,8 @@ OperandBlocks = Mapping[int, Mapping[Block, Any]]
 class Resident(Carrier):
     """Carrier of blocks on the GPUs of this process."""
 
+    is_on_gpus = True
+
     def whole_graph(self, source_name: str, output_name: str) -> Graph | None:
         """Return the task of the whole plan, and those that take the blocks of its result."""
         cuts = self.cuts or [(block, block, ()) for block in self.plan.source.indices()]

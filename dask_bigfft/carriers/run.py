@@ -48,6 +48,17 @@ ViewMaker = Callable[[], BlockView]
 TaskFunction = Callable[..., Any]
 
 
+def emit_phase(event: str, block: Block, nbytes: int, started: float) -> None:
+    """Emit the event of a phase of a block that began at a time and ends now."""
+    seconds = time.perf_counter() - started
+    emit(
+        event,
+        block=block,
+        nbytes=nbytes,
+        seconds=seconds,
+    )
+
+
 class PlanRun:
     """Plan where it is executed.
 
@@ -167,13 +178,7 @@ class PlanRun:
         started = time.perf_counter() - spent
         if number == len(self.plan.rounds):
             values = self._gathered(number, view_of())
-            seconds = time.perf_counter() - started
-            emit(
-                "unpack",
-                block=block,
-                nbytes=values.nbytes,
-                seconds=seconds,
-            )
+            emit_phase("unpack", block, values.nbytes, started)
             return values
         values = self.transformed(
             number,
@@ -184,13 +189,7 @@ class PlanRun:
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
             pairs = zip(self.plan.rounds[number].target.axes, block, strict=True)
             values = values.reshape([math.prod(axis.shape(i)) for axis, i in pairs])
-        seconds = time.perf_counter() - started
-        emit(
-            "round",
-            block=block,
-            nbytes=values.nbytes,
-            seconds=seconds,
-        )
+        emit_phase("round", block, values.nbytes, started)
         return values
 
     def _gathered(self, number: int, view: BlockView) -> Array:

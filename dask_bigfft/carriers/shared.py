@@ -12,7 +12,6 @@ shares, and work in place there (see `buffers`).
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from dask_bigfft import config
 from dask_bigfft.arrays import Array, Block
@@ -21,7 +20,7 @@ from dask_bigfft.carriers.base import Blocks, Carrier, Stage, finish_in_memory, 
 from dask_bigfft.carriers.buffers import SharedBuffer
 from dask_bigfft.carriers.groups import Groups
 from dask_bigfft.carriers.names import block_ref
-from dask_bigfft.carriers.run import Indices, Operands, PlanRun, block_task
+from dask_bigfft.carriers.run import Indices, Operands, PlanRun, block_task, emit_phase
 from dask_bigfft.dask_private import TaskRef
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import current_worker, during, emit, workers_of
@@ -37,8 +36,7 @@ class Shared(Carrier):
 
     is_in_process = True
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __post_init__(self) -> None:
         #: Shared buffers of the blocks of each exchange; None where there are none, and after the
         #: last exchange.
         self.shared_layouts: list[SharedAxis | None] = [None] * (len(self.plan.exchanges) + 1)
@@ -284,13 +282,7 @@ def _run_in_buffer(
         block,
     )
     if number == len(run.plan.rounds):
-        seconds = time.perf_counter() - started
-        emit(
-            "unpack",
-            block=block,
-            nbytes=values.nbytes,
-            seconds=seconds,
-        )
+        emit_phase("unpack", block, values.nbytes, started)
         buffers.advance(run.token, buffers.RESULT, (values,))
         return values
     layout_after = run.plan.shared_layouts.inside[number]
@@ -345,10 +337,4 @@ def _overwrite(
     )
     if not buffers.is_view(transformed, values):
         copy_array(values, transformed)
-    seconds = time.perf_counter() - started
-    emit(
-        "round",
-        block=block,
-        nbytes=values.nbytes,
-        seconds=seconds,
-    )
+    emit_phase("round", block, values.nbytes, started)

@@ -120,7 +120,7 @@ def _add_place(parser: argparse.ArgumentParser, schedulers: str) -> None:
         "--workers",
         type=count,
         metavar="N",
-        help="number of threads, or of processes",
+        help="number of threads, or of processes on this machine",
     )
     add("--traceback", action="store_true", help="show where an error comes from")
 
@@ -190,6 +190,9 @@ def check(args: argparse.Namespace) -> None:
     if args.scheduler not in ("threads", "sync", "processes") and "://" not in args.scheduler:
         need = "threads, sync, processes, or an address such as tcp://127.0.0.1:8786"
         raise_invalid("scheduler", args.scheduler, need)
+    if args.workers is not None and args.scheduler not in ("threads", "processes"):
+        need = f"the scheduler threads or processes, not {args.scheduler}"
+        raise_invalid("workers", args.workers, need)
     if args.command == "calibrate":
         return
     from dask_bigfft.storage.formats import refuse_absent

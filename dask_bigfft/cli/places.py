@@ -74,7 +74,7 @@ def place(scheduler: str, workers: int | None) -> Iterator[Place]:
     scheduler
         "sync", "threads", "processes", or the address of a scheduler.
     workers
-        Number of threads or processes, all processors by default; not used by "sync" and by a
+        Number of threads or processes, all processors by default; None for "sync" and for a
         scheduler at an address, which have workers of their own.
     """
     if scheduler == "sync":

@@ -16,7 +16,7 @@ from dask_bigfft.exchange.shards import ExchangeMap, Product
 from dask_bigfft.kernels.copies import Segments, regular_strides, strided_view
 from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
-from dask_bigfft.tiles.digits import AxisDigits, axis_in_digits
+from dask_bigfft.tiles.digits import AxisDigits, BlockDigits, axis_in_digits
 from dask_bigfft.tiles.pieces import Pieces
 from dask_bigfft.transforms.layout import Layout
 
@@ -293,21 +293,20 @@ def segmented_view(
     digits: list[Block] = []
     numbers = itertools.count()
     for axis_digits in axes:
-        radices += axis_digits.radices
-        bounds += axis_digits.bounds
-        digits.append(tuple(itertools.islice(numbers, len(axis_digits.sizes))))
+        radices += axis_digits.form.radices
+        bounds += axis_digits.form.bounds
+        digits.append(tuple(itertools.islice(numbers, len(axis_digits.form.sizes))))
     images = []
     for number, product in enumerate(products):
         boxes = tuple(axis_digits.boxes[number] for axis_digits in axes)
         images.append((boxes, product.conjugate))
     view = SegmentedView(
-        radices=tuple(radices),
-        bounds=tuple(bounds),
+        form=BlockDigits(tuple(radices), tuple(bounds)),
         images=tuple(images),
         digits=tuple(digits),
         sources=sources,
     )
-    return view if partial or not view.ends_within_digits else None
+    return view if partial or view.form.is_whole else None
 
 
 def _are_few(products: Sequence[Product]) -> bool:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,9 @@ def packed(
     new_table : callable
         Returns an empty table of copies into a new array of a size and dtype.
     """
-    used: dict[Block, int] = {}
-    copies = []
+    shard_dtype = packed_dtype(values.dtype, dtype)
+    sizes: dict[Block, int] = {}  # of the shards, in elements
+    copies: list[tuple[Product, Segments]] = []
     for axes, conjugate in exchange.pieces(targets, source):
         product = Product(
             exchange,
@@ -96,37 +98,65 @@ def packed(
             conjugate,
             other=1,
         )
-        sources = product.places(0, np.array([values.strides], np.int64))
-        copies.append((product, sources, product.in_packed(used)))
-    owners: dict[Any, list[Block]] = {}
-    for block in used:
-        owners.setdefault(owner_of(block), []).append(block)
-    shard_dtype = packed_dtype(values.dtype, dtype)
-    for owner, blocks in owners.items():
+        segments = _segments_of_shards(
+            product,
+            values.strides,
+            shard_dtype.itemsize,
+            sizes,
+        )
+        copies.append((product, segments))
+    blocks_of_owners: dict[Any, list[Block]] = {}
+    for block in sizes:
+        blocks_of_owners.setdefault(owner_of(block), []).append(block)
+    for owner, blocks in blocks_of_owners.items():
         bounds = np.zeros(len(blocks) + 1, np.int64)
-        np.cumsum([-(-used[block] // unit) * unit for block in blocks], out=bounds[1:])
+        np.cumsum([-(-sizes[block] // unit) * unit for block in blocks], out=bounds[1:])
         table = new_table(int(bounds[-1]), shard_dtype)
-        begins = dict(zip(blocks, bounds.tolist(), strict=False))
-        for product, sources, (starts, steps) in copies:
-            begins_of_blocks = np.array([begins.get(b, -1) for b in product.blocks], np.int64)
-            base = begins_of_blocks[product.which]
-            rows_of_owner = np.flatnonzero(base >= 0)
-            if not len(rows_of_owner):
-                continue
-            zeros = np.zeros(len(base), np.int64)
-            source_starts, source_steps = sources
-            rows = Segments(
-                product.counts,
-                source_starts,
-                source_steps,
-                (starts + base) * shard_dtype.itemsize,
-                steps * shard_dtype.itemsize,
-                zeros,
-                product.conjugate,
-            )
-            table.extend([values], zeros[rows_of_owner], rows.taken(rows_of_owner))
+        begins = dict(zip(blocks, (bounds * shard_dtype.itemsize).tolist(), strict=False))
+        for product, segments in copies:
+            segments_of_owner = _segments_of_owner(product, segments, begins)
+            which = np.zeros(len(segments_of_owner.counts), np.int64)
+            if len(which):
+                table.extend([values], which, segments_of_owner)
         table.run()
         yield owner, np.array(blocks, np.int64), bounds, table.target
+
+
+def _segments_of_shards(
+    product: Product,
+    source_strides: Block,
+    itemsize: int,
+    sizes: dict[Block, int],
+) -> Segments:
+    """Return the copies of a product from a source block, each into the shard of its target block.
+
+    `sizes` has the elements of each shard in earlier products, and those of this one are added.
+    """
+    source_starts, source_steps = product.places(0, np.array([source_strides], np.int64))
+    starts, steps = product.in_packed(sizes)
+    return Segments(
+        product.counts,
+        source_starts,
+        source_steps,
+        starts * itemsize,
+        steps * itemsize,
+        firsts=np.zeros(len(starts), np.int64),
+        conjugate=product.conjugate,
+    )
+
+
+def _segments_of_owner(
+    product: Product, segments: Segments, begins: Mapping[Block, int]
+) -> Segments:
+    """Return the copies of a product into an owner's array of shards.
+
+    `begins` has the first byte of the shard of each target block of the owner.
+    """
+    begins_of_blocks = np.array([begins.get(block, -1) for block in product.blocks], np.int64)
+    begins_of_copies = begins_of_blocks[product.which]
+    rows = np.flatnonzero(begins_of_copies >= 0)
+    in_shards = segments.taken(rows)
+    return replace(in_shards, target_starts=in_shards.target_starts + begins_of_copies[rows])
 
 
 def pack(

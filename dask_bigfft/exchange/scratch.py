@@ -17,6 +17,7 @@ Large shards are aligned to whole units of `files`, so that they can bypass the 
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import os
 import threading
@@ -64,27 +65,30 @@ def digest_of(record: Mapping[str, Any]) -> str:
 
 def put_record(
     path: Path,
-    fresh: Path,
+    temporary_path: Path,
     record: Mapping[str, Any],
     root: Path | None,
 ) -> None:
-    """Write a record to a fresh file and move it to its place, in one step.
+    """Write a record to a temporary file and move that to its place, in one step.
 
     With a `root` the record is then on the disk, with the names of all folders below the root.
     """
     text = json.dumps({**record, DIGEST: digest_of(record)}).encode()
     flags = os.O_WRONLY | os.O_CREAT
-    with opened_file(fresh, flags, direct=False) as file, named(fresh, len(text), len(text)):
+    with (
+        opened_file(temporary_path, flags, direct=False) as file,
+        named(temporary_path, len(text), len(text)),
+    ):
         try:
-            with open(file.handle, "wb", closefd=False) as whole:
-                whole.write(text)
+            with open(file.handle, "wb", closefd=False) as buffered_file:
+                buffered_file.write(text)
             if root is not None:
                 os.fsync(file.handle)
-            fresh.replace(path)
+            temporary_path.replace(path)
             if root is not None:
                 folders.sync_folders(path.parent, root)
         except OSError:
-            fresh.unlink(missing_ok=True)
+            temporary_path.unlink(missing_ok=True)
             raise
 
 
@@ -154,7 +158,7 @@ def fill(
     out: Array,
     begin: int,
 ) -> None:
-    """Read bytes of a file into all of `out`."""
+    """Fill an array with the bytes of a file from `begin` on; a short file is an error."""
     with named(path):
         read_nbytes = file.read(out, begin)
     if read_nbytes < len(out):
@@ -219,10 +223,10 @@ class ShardFile:
 Mismatches = list[tuple[Part, int]]
 
 #: Function that returns memory for the bytes of a file between two offsets.
-Room = Callable[[int, int], Array]
+MemoryOf = Callable[[int, int], Array]
 
 #: Function that takes parts that have been read, and their memory from the first part on.
-Take = Callable[[Sequence[Part], Array], None]
+OnRead = Callable[[Sequence[Part], Array], None]
 
 
 class Scratch:
@@ -281,7 +285,7 @@ class Scratch:
 
     def write(
         self,
-        whole: ShardFile,
+        file_of_block: ShardFile,
         begin: int,
         shard: Array,
         nbytes: int | None = None,
@@ -290,7 +294,7 @@ class Scratch:
 
         Parameters
         ----------
-        whole : ShardFile
+        file_of_block : ShardFile
             File of the target block.
         begin : int
             First byte of the shard in the file.
@@ -300,8 +304,8 @@ class Scratch:
             Number of bytes without the padding.
         """
         started = time.perf_counter()
-        path = self.path(whole.exchange, whole.target)
-        total = whole.nbytes
+        path = self.path(file_of_block.exchange, file_of_block.target)
+        total = file_of_block.nbytes
         data = shard.reshape(-1).view(np.uint8)
         values = data if nbytes is None else data[:nbytes]
         data[len(values) :] = 0
@@ -314,7 +318,7 @@ class Scratch:
         seconds = time.perf_counter() - started
         emit(
             "scratch_write",
-            index=whole.number + 1,
+            index=file_of_block.number + 1,
             nbytes=len(values),
             seconds=seconds,
         )
@@ -322,10 +326,10 @@ class Scratch:
 
     def read(
         self,
-        whole: ShardFile,
+        file_of_block: ShardFile,
         parts: Sequence[Part],
-        room: Room,
-        take: Take | None = None,
+        memory_of: MemoryOf,
+        on_read: OnRead | None = None,
     ) -> None:
         """Read the file of a target block, once and in order, and compare all checksums.
 
@@ -333,13 +337,13 @@ class Scratch:
 
         Parameters
         ----------
-        whole : ShardFile
+        file_of_block : ShardFile
             File of the target block.
         parts : sequence of Part
             All shards, in order.
-        room : callable
+        memory_of : callable
             Returns memory for the bytes of the file between two offsets.
-        take : callable, optional
+        on_read : callable, optional
             Called with shards that have been read and their memory, by several reading threads at
             the same time.
 
@@ -351,36 +355,21 @@ class Scratch:
         if not parts:
             return
         started = time.perf_counter()
-        path = self.path(whole.exchange, whole.target)
-        batches = list(_batches(parts))
-        few = max(2, UNDER_WAY // max(1, *map(_nbytes, batches)))
-        turns = threading.Semaphore(len(batches) if take is None else few)
-
-        def read(file: File, some: Sequence[Part]) -> Mismatches:
-            try:
-                return _read_some(
-                    file,
-                    path,
-                    whole,
-                    some,
-                    room,
-                    take,
-                )
-            finally:
-                turns.release()
-
+        path = self.path(file_of_block.exchange, file_of_block.target)
         try:
-            with opened_file(path, os.O_RDONLY) as file, Underway[Mismatches]() as calls:
-                for some in batches:
-                    turns.acquire()
-                    calls.start(_nbytes(some), partial(read, file, some))
-                mismatches = [mismatch for batch in calls.results() for mismatch in batch]
+            mismatches = _read_batches(
+                path,
+                file_of_block,
+                parts,
+                memory_of,
+                on_read,
+            )
         except ScratchError as error:
             if error.errno not in (errno.ENOENT, errno.EIO):
                 raise
             raise _damaged(
                 path,
-                whole,
+                file_of_block,
                 parts,
                 error.strerror or "",
                 error.errno,
@@ -391,7 +380,7 @@ class Scratch:
             text += f"{read_checksum:016x}, not {part.checksum:016x})"
             raise _damaged(
                 path,
-                whole,
+                file_of_block,
                 [part for part, _ in mismatches],
                 text,
             )
@@ -399,7 +388,7 @@ class Scratch:
         nbytes = sum(part.nbytes for part in parts)
         emit(
             "scratch_read",
-            index=whole.number + 1,
+            index=file_of_block.number + 1,
             nbytes=nbytes,
             seconds=seconds,
         )
@@ -421,12 +410,12 @@ class Scratch:
         """
         path = self._record(exchange, block)
         place = self.folder / self.life if self.life else path.parent
-        fresh = place / f"{path.name}.{uuid.uuid4().hex}"
+        temporary_path = place / f"{path.name}.{uuid.uuid4().hex}"
         make_folder(path.parent)
         root = self.folder if self.sync else None
         put_record(
             path,
-            fresh,
+            temporary_path,
             {"block": block, **what, "run": run_of(self.life)},
             root,
         )
@@ -462,52 +451,90 @@ class Scratch:
         return None if None in checksums else np.array(checksums, np.uint64)
 
 
-def _nbytes(some: Sequence[Part]) -> int:
+def _nbytes(parts: Sequence[Part]) -> int:
     """Return the number of bytes from the first of neighbouring parts to the end of the last."""
-    return some[-1].begin + some[-1].nbytes - some[0].begin
+    return parts[-1].begin + parts[-1].nbytes - parts[0].begin
 
 
 def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
     """Yield lists of neighbouring parts that are read together."""
-    some: list[Part] = []
+    batch: list[Part] = []
     for part in parts:
-        if some and part.begin + part.nbytes - some[0].begin > READ_BYTES:
-            yield some
-            some = []
-        some.append(part)
-    if some:
-        yield some
+        if batch and part.begin + part.nbytes - batch[0].begin > READ_BYTES:
+            yield batch
+            batch = []
+        batch.append(part)
+    if batch:
+        yield batch
 
 
-def _read_some(
+def _read_batches(
+    path: Path,
+    file_of_block: ShardFile,
+    parts: Sequence[Part],
+    memory_of: MemoryOf,
+    on_read: OnRead | None,
+) -> Mismatches:
+    """Read the parts of a file in batches, some at the same time; return damaged parts.
+
+    With `on_read`, the memory of a batch is free afterwards, so few batches are read at a time.
+    """
+    batches = list(_batches(parts))
+    max_batches = len(batches)
+    if on_read is not None:
+        max_batches = max(2, UNDER_WAY // max(1, *map(_nbytes, batches)))
+    free_turns = threading.Semaphore(max_batches)
+
+    def read(file: File, batch: Sequence[Part]) -> Mismatches:
+        try:
+            return _read_batch(
+                file,
+                path,
+                file_of_block,
+                batch,
+                memory_of,
+                on_read,
+            )
+        finally:
+            free_turns.release()
+
+    with opened_file(path, os.O_RDONLY) as file, Underway[Mismatches]() as calls:
+        for batch in batches:
+            free_turns.acquire()
+            calls.start(_nbytes(batch), partial(read, file, batch))
+        return list(itertools.chain(*calls.results()))
+
+
+def _read_batch(
     file: File,
     path: Path,
-    whole: ShardFile,
-    some: Sequence[Part],
-    room: Room,
-    take: Take | None,
+    file_of_block: ShardFile,
+    batch: Sequence[Part],
+    memory_of: MemoryOf,
+    on_read: OnRead | None,
 ) -> Mismatches:
     """Read neighbouring parts; return those that do not match twice, with their wrong checksums.
 
-    If all match, they are passed to `take`. A read that begins at an aligned place ends at one, so
-    that it may bypass the system's cache.
+    If all match, they are passed to `on_read`. A read that begins at an aligned place ends at one,
+    so that it may bypass the system's cache.
     """
-    mismatches = []
-    first = some[0].begin
-    end = some[-1].begin + some[-1].nbytes
-    end = min(whole.nbytes, rounded_up(end)) if first == rounded_up(first) else end
-    out = room(first, end)
+    first = batch[0].begin
+    end = first + _nbytes(batch)
+    if first == rounded_up(first):
+        end = min(file_of_block.nbytes, rounded_up(end))
+    data = memory_of(first, end)
     fill(
         file,
         path,
-        out,
+        data,
         first,
     )
-    for part in some:
-        values = out[part.begin - first : part.begin - first + part.nbytes]
+    mismatches = []
+    for part in batch:
+        values = data[part.begin - first : part.begin - first + part.nbytes]
         if checksum(values) == part.checksum:
             continue
-        emit("mismatch", index=whole.number + 1, nbytes=part.nbytes)
+        emit("mismatch", index=file_of_block.number + 1, nbytes=part.nbytes)
         fill(
             file,
             path,
@@ -517,22 +544,23 @@ def _read_some(
         read_checksum = checksum(values)
         if read_checksum != part.checksum:
             mismatches.append((part, read_checksum))
-    if take is not None and not mismatches:
-        take(some, out)
+    if on_read is not None and not mismatches:
+        on_read(batch, data)
     return mismatches
 
 
 def _damaged(
     path: Path,
-    whole: ShardFile,
+    file_of_block: ShardFile,
     parts: Sequence[Part],
     text: str,
     code: int = errno.EIO,
 ) -> DamagedShardError:
-    rest = "a run from file to file repeats the work, other computations have to start over"
-    error = DamagedShardError(code, f"{text}; {rest}", str(path))
-    error.exchange = whole.exchange
-    error.number = whole.number
+    """Return the error for damaged or missing parts of a file."""
+    remedy = "a run from file to file repeats the work, other computations have to start over"
+    error = DamagedShardError(code, f"{text}; {remedy}", str(path))
+    error.exchange = file_of_block.exchange
+    error.number = file_of_block.number
     error.sources = tuple(part.source for part in parts)
     return error
 

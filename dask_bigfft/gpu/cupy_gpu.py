@@ -32,7 +32,16 @@ from dask_bigfft.gpu.cuda import (
 )
 from dask_bigfft.gpu.executor import DeviceMemory
 from dask_bigfft.gpu.ffts import FFTPlans
-from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Product, dense, runs
+from dask_bigfft.gpu.operations import (
+    FFT,
+    Compute,
+    DeviceArray,
+    Multiply,
+    Product,
+    dense,
+    offsets,
+    runs,
+)
 from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS, Array, Ints, Part, Ring, unfinished
 from dask_bigfft.kernels.segmented import SegmentedView, ShardView
 from dask_bigfft.planner.tile_plan import copy_method
@@ -154,11 +163,10 @@ def copies(view: View) -> tuple[Copy, ...]:
         if outer and not outer[-1][1] % pitch and not outer[-1][2] % device_pitch:
             depth, plane, device_plane = outer.pop()
     calls: list[Copy] = []
-    for index in itertools.product(*(range(count) for count, _, _ in outer)):
-        pairs = list(zip(index, outer, strict=True))
+    for host, device in offsets(outer):
         call = Copy(
-            host=sum(i * stride for i, (_, stride, _) in pairs),
-            device=sum(i * device_stride for i, (_, _, device_stride) in pairs),
+            host=host,
+            device=device,
             width=width,
             height=height,
             depth=depth,

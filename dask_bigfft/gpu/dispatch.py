@@ -29,7 +29,6 @@ from dask_bigfft.gpu import cuda
 from dask_bigfft.gpu.engine import MEMORY_SHARE, Engine, Source
 from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import forget_plans
-from dask_bigfft.gpu.operations import HostView
 from dask_bigfft.gpu.tile_work import Array, Job
 from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView
@@ -139,7 +138,7 @@ class Leases:
 class _Process:
     """Registered devices of the process, and the leases of all devices."""
 
-    given: tuple[Device, ...] | None = None
+    registered: tuple[Device, ...] | None = None
     limits: TileLimits | None = None
     nbytes: int | None = None
     leases: Leases | None = None
@@ -154,15 +153,15 @@ if hasattr(os, "register_at_fork"):  # devices belong to the process that opened
 
 def missing() -> str | None:
     """Return the reason why this process has no GPU, and the remedy; None if it has one."""
-    if _process.given:
+    if _process.registered:
         return None
     return _process.failure or cuda.reason()
 
 
 def device_count() -> int:
     """Return the number of devices that this process may use, without opening any."""
-    if _process.given is not None:
-        return len(_process.given)
+    if _process.registered is not None:
+        return len(_process.registered)
     return 0 if _process.failure else len(cuda.available())
 
 
@@ -171,8 +170,10 @@ def software() -> dict[str, str]:
 
     No device is opened. The result is empty where there is no device.
     """
-    if _process.given is not None:
-        return {name: text for device in _process.given for name, text in device.software.items()}
+    if _process.registered is not None:
+        return {
+            name: text for device in _process.registered for name, text in device.software.items()
+        }
     return cuda.software(cuda.available()) if device_count() else {}
 
 
@@ -187,7 +188,7 @@ def leases() -> Leases | None:
         if _process.leases is None and _process.failure is None:
             nbytes = _process.nbytes
             limits = _process.limits
-            devices = _opened() if _process.given is None else _process.given
+            devices = _opened() if _process.registered is None else _process.registered
             if devices:
                 _process.leases = Leases(
                     [Engine(device, nbytes, limits, i) for i, device in enumerate(devices)]
@@ -218,7 +219,7 @@ def _opened() -> tuple[Device, ...]:
 
 def known_nbytes() -> int | None:
     """Return the memory limit of the devices in bytes, without opening any; None if unknown."""
-    if _process.given is not None or not device_count():
+    if _process.registered is not None or not device_count():
         return _process.nbytes
     runtime = cuda.cupy().cuda.runtime
     total_nbytes = [
@@ -266,7 +267,7 @@ def use(
     """
     release()
     with _process.lock:
-        _process.given = None if devices is None else tuple(devices)
+        _process.registered = None if devices is None else tuple(devices)
         _process.limits = limits
         _process.nbytes = nbytes
         _process.failure = None
@@ -487,7 +488,7 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
         shards=in_memory_order.count,
         mirrored=in_memory_order.is_mirrored,
         settings=place.settings,
-        window=HostView(shards.radices, shards.bounds) if shards.ends_within_digits else None,
+        window=None if shards.form.is_whole else shards.form,
     )
     source = Source(None, segmented=in_memory_order)
     block = _run(device_leases, job, source, place, nbytes)

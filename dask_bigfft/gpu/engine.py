@@ -171,19 +171,13 @@ def readable(
         return None
     if segmented.is_mirrored and not first_pass.mirrored:
         return None
-    factors: list[tuple[int, ...]] = [(n,) for n in segmented.shape]
-    round_ = tiles.job.round
-    for step, digits in zip(round_.steps, tiles.plan.digits, strict=True):
-        dim = round_.dim(step)
-        factors[dim] = digits
-        if len(digits) > 1 and math.prod(digits) != segmented.shape[dim]:
-            return None  # half a spectrum
-    in_digits = segmented.split(tuple(factors))
+    in_digits = _in_digits_of_tiles(tiles, segmented)
     if in_digits is None or not in_digits.falls:
         return None
     part = in_digits.part(tuple(slice(0, n) for n in first_pass.tile))
     if part is None:
         return None
+    # Shards of the first tile: a gather is faster if the rows on the bus are narrow.
     itemsize = in_digits.dtype.itemsize
     strides = dense(tuple(cut.stop - cut.start for cut in part), itemsize)
     nbytes = 0
@@ -193,6 +187,19 @@ def readable(
         width, _ = runs(shards.shape, shards.strides, itemsize, strides)
         rows += shards.nbytes // max(1, width)
     return in_digits if nbytes >= NARROWEST * limits.run_nbytes * rows else None
+
+
+def _in_digits_of_tiles(tiles: BlockTiles, segmented: SegmentedView) -> SegmentedView | None:
+    """Return a block with a dimension for each digit of the tiles; None if it has other digits."""
+    shape = segmented.shape
+    factors: list[tuple[int, ...]] = [(n,) for n in shape]
+    round_ = tiles.job.round
+    for step, digits in zip(round_.steps, tiles.plan.digits, strict=True):
+        dim = round_.dim(step)
+        factors[dim] = digits
+        if len(digits) > 1 and math.prod(digits) != shape[dim]:
+            return None  # half a spectrum
+    return segmented.split(tuple(factors))
 
 
 #: Number of halvings of the tile limit in each attempt. The first failure drops all caches.
@@ -439,8 +446,9 @@ class Engine:
         if nbytes < 4 * libraries and nbytes not in self._warned:
             self._warned.add(nbytes)
             warnings.warn(
-                f"{human_bytes(nbytes)} of {self.device.name} may be used: of kernels and FFT "
-                f"plans only {human_bytes(nbytes // 4)} of about {human_bytes(libraries)} count",
+                f"the limit of {human_bytes(nbytes)} for {self.device.name} may be exceeded: "
+                f"kernels and FFT plans need about {human_bytes(libraries)}, for which the limit "
+                f"leaves {human_bytes(nbytes // 4)}",
                 stacklevel=2,
             )
         return replace(self.limits, nbytes=min(self._room(nbytes), self.limits.nbytes))

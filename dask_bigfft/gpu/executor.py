@@ -11,9 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
-from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, HostView, Multiply, Strided, dense
+import numpy as np
+
+from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Strided, dense
 from dask_bigfft.gpu.tile_work import Array, BlockTiles, Computation, Move, TileWork
 from dask_bigfft.kernels.segmented import SegmentedView, ShardView
+from dask_bigfft.tiles.digits import BlockDigits, Slices, shape_of
 
 # --- the device protocol -------------------------------------------------------------------------
 
@@ -167,7 +170,7 @@ class Tile:
         self.before: list[Computation] = []
         used = 0
         padded = isinstance(source, SegmentedView) and not source.full
-        for array, views in _copies(source, work.view, work.loads):
+        for array, views in _copies(source, work.form, work.loads):
             if padded and sum(view.nbytes for view in views) < array.nbytes:
                 self.loads.append((None, array))
             for view in views:
@@ -183,13 +186,13 @@ class Tile:
 
     def stores(self) -> Iterator[tuple[Array | ShardView, DeviceArray]]:
         """Yield the copies back: host memory and array on the device."""
-        for array, views in _copies(self._target, self.work.stored_view, self.work.stores):
+        for array, views in _copies(self._target, self.work.stored_form, self.work.stores):
             for view in views:
                 yield view, array
 
 
 def _copies(
-    block: HostBlock, view: HostView, moves: Iterable[Move]
+    block: HostBlock, form: BlockDigits, moves: Iterable[Move]
 ) -> Iterator[tuple[DeviceArray, Sequence[Array | ShardView]]]:
     """Yield the parts of a tile on the device, each with its views of host memory."""
     for part, array in moves:
@@ -199,7 +202,23 @@ def _copies(
             shape = tuple(cut.stop - cut.start for cut in cuts)
             yield replace(array, shape=shape), list(block.shards(cuts))
         else:
-            yield array, [view.part(block, part)]
+            yield array, [_view_of_part(block, form, part)]
+
+
+def _view_of_part(block: Array, form: BlockDigits, part: Slices) -> Array:
+    """Return a part of the digits of a block as a view of the block."""
+    if not block.flags.c_contiguous:
+        return block[part]  # it has one digit per dimension
+    first, strides = form.places
+    first += sum(cut.start * step for cut, step in zip(part, strides, strict=True))
+    # Unlike `as_strided`, this checks bounds and keeps the owner of the memory.
+    return np.ndarray(
+        shape_of(part),
+        block.dtype,
+        block,
+        offset=first * block.itemsize,
+        strides=[step * block.itemsize for step in strides],
+    )
 
 
 def _turned(shards: ShardView, dtype: str, used: int) -> Iterator[tuple[Array, Strided]]:
@@ -283,7 +302,9 @@ class _Buffer:
     def __init__(self, device: Device, offset: int, streams: Sequence[Any]) -> None:
         self.offset = offset
         self.h2d, self.compute, self.d2h = streams
-        self.loaded, self.done, self.free = map(device.event, ("loaded", "done", "free"))
+        self.loaded = device.event("loaded")
+        self.computed = device.event("done")
+        self.free = device.event("free")
 
     def array(self, array: DeviceArray) -> DeviceArray:
         """Return an array of a tile, placed in this buffer."""
@@ -336,16 +357,17 @@ class GPUExecutor:
         for number in range(len(block.works)):
             if number:
                 self.fence(stored)
-            for tile, coming in itertools.pairwise(itertools.chain(block.tiles(number), (None,))):
+            tiles = itertools.chain(block.tiles(number), [None])
+            for tile, next_tile in itertools.pairwise(tiles):
                 assert tile is not None
                 self._announce(tile)
-                self._announce(coming)
+                self._announce(next_tile)
                 buffer = next(self._next)
                 self.device.wait(buffer.h2d, buffer.free)  # until its former tile is stored
                 self.load(buffer, tile, block.filters)
-                if coming is None and number == len(block.works) - 1:
-                    after = following()
-                    self._announce(None if after is None else after.first)
+                if next_tile is None and number == len(block.works) - 1:
+                    next_block = following()
+                    self._announce(None if next_block is None else next_block.first)
                 self.transform(buffer, tile)
                 self.store(buffer, tile)
             self.finish(stored)
@@ -362,9 +384,10 @@ class GPUExecutor:
     def load(self, buffer: _Buffer, tile: Tile, filters: Mapping[int, Array]) -> None:
         """Enqueue the copies of a tile, and of its parts of filters, to the device."""
         loads = list(tile.loads)
-        for found in tile.work.filters:
-            spectrum = filters[found.operand].reshape(found.shape)[found.part]
-            loads.append((spectrum.reshape(found.array.shape), found.array))
+        for filter_part in tile.work.filters:
+            spectrum = filters[filter_part.operand].reshape(filter_part.shape)
+            values = spectrum[filter_part.part].reshape(filter_part.array.shape)
+            loads.append((values, filter_part.array))
         for view, array in loads:
             if view is None:
                 self.device.clear(buffer.h2d, buffer.array(array))
@@ -379,21 +402,21 @@ class GPUExecutor:
         device.wait(stream, buffer.loaded)
         if self.carve.streams == "tile":
             device.wait(stream, self._computed)
-        for found in (*tile.before, *tile.work.computations):
-            ends = buffer.array(found.source), buffer.array(found.target)
+        for computation in (*tile.before, *tile.work.computations):
             device.compute(
                 stream,
-                found.op,
-                *ends,
+                computation.op,
+                buffer.array(computation.source),
+                buffer.array(computation.target),
                 self._work,
             )
-        device.record(buffer.done, stream)
+        device.record(buffer.computed, stream)
         if self.carve.streams == "tile":
             device.record(self._computed, stream)
 
     def store(self, buffer: _Buffer, tile: Tile) -> None:
         """Copy a tile back to the host, and record that its buffer is free."""
-        self.device.wait(buffer.d2h, buffer.done)
+        self.device.wait(buffer.d2h, buffer.computed)
         for view, array in tile.stores():
             self.device.d2h(buffer.d2h, buffer.array(array), view)
         self.device.record(buffer.free, buffer.d2h, stored=self.carve.streams == "tile")

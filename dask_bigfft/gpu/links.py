@@ -446,13 +446,12 @@ def _calls(
 
     There are none if rows have less than `narrow` bytes, or if it takes more than `LINK_CALLS`.
     """
-    order = sorted(zip(strides, shape, places, range(len(shape)), strict=True), reverse=True)
-    dims = [dim for *_, dim in order]
+    dims = sorted(range(len(shape)), key=lambda dim: (-strides[dim], -shape[dim], -places[dim]))
     width, outer = operations.runs(
-        tuple(map(shape.__getitem__, dims)),
-        tuple(map(strides.__getitem__, dims)),
+        tuple(shape[dim] for dim in dims),
+        tuple(strides[dim] for dim in dims),
         itemsize,
-        tuple(map(places.__getitem__, dims)),
+        tuple(places[dim] for dim in dims),
     )
     in_rows = [run for run in outer if max(run) <= _MAX_PITCH]
     height, pitch, target_pitch = max(in_rows, default=(1, width, width))
@@ -462,14 +461,10 @@ def _calls(
         return []
     if math.prod(run[0] for run in outer) > LINK_CALLS:
         return []
-    offsets = [(0, 0)]
-    for count, stride, target_stride in outer:
-        offsets = [
-            (start + i * stride, place + i * target_stride)
-            for start, place in offsets
-            for i in range(count)
-        ]
-    return [(start, place, pitch, target_pitch, width, height) for start, place in offsets]
+    calls = []
+    for start, place in operations.offsets(outer):
+        calls.append((start, place, pitch, target_pitch, width, height))
+    return calls
 
 
 def _mark(stream: Any) -> Any:

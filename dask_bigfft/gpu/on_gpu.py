@@ -186,26 +186,22 @@ def _computed_or_retried(
     filters: Mapping[int, Any],
 ) -> Any:
     """Do all operations on a tile; retry with all cached memory freed if there is too little."""
+    compute_tile = functools.partial(
+        _computed,
+        plans,
+        values,
+        parts,
+        work,
+        filters,
+    )
     try:
-        return _computed(
-            plans,
-            values,
-            parts,
-            work,
-            filters,
-        )
+        return compute_tile()
     except (DeviceMemoryError, cupy().cuda.memory.OutOfMemoryError):  # before any FFT
         emit("fallback", nbytes=0)
         cupy().cuda.get_current_stream().synchronize()
         plans.drop()
         cupy().get_default_memory_pool().free_all_blocks()
-        return _computed(
-            plans,
-            values,
-            parts,
-            work,
-            filters,
-        )
+        return compute_tile()
 
 
 @functools.lru_cache(maxsize=256)
@@ -235,30 +231,27 @@ def _from_runs(work: TileWork, runs: Sequence[Run]) -> tuple[TileWork, list[Part
     complex_nbytes = np.dtype(op.dtype).itemsize
     if any((run.source.data.ptr + run.start) % complex_nbytes for run in runs):
         return work, []  # cuFFT reads whole complex numbers, of real values as well
-    cut_dim = _cut_dim(op, np.dtype(first.source.dtype).itemsize, runs)
+    itemsize = np.dtype(first.source.dtype).itemsize
+    cut_dim = _cut_dim(op, itemsize, runs)
     if cut_dim is None:
         return work, []
-    whole_dims = tuple(dim - cut_dim for dim in op.dims if dim > cut_dim)
     other_dims = op.dims[: bisect(op.dims, cut_dim)]
     is_long = len(other_dims) == 1 and op.source[other_dims[0]] > SHORT
     if is_long and len(op.dims) == 2:
         return work, []
+    # A row has all values of the dimensions after the cut one; a run has some rows.
     source_row = op.source[cut_dim + 1 :]
     target_row = op.target[cut_dim + 1 :]
-    source_nbytes = math.prod(source_row) * np.dtype(first.source.dtype).itemsize
+    source_nbytes = math.prod(source_row) * itemsize
     target_nbytes = math.prod(target_row) * complex_nbytes
     parts: list[Part] = []
     for run in runs:
         count = run.nbytes // source_nbytes
-        source = (count, *source_row)
-        target = (count, *target_row)
-        fft = FFT(
-            op.kind,
-            source,
-            target,
-            whole_dims,
-            op.sign,
-            op.dtype,
+        fft = replace(
+            op,
+            source=(count, *source_row),
+            target=(count, *target_row),
+            dims=tuple(dim - cut_dim for dim in op.dims if dim > cut_dim),
         )
         place = run.place // source_nbytes * target_nbytes
         parts.append((fft, run.source.data.ptr + run.start, place))

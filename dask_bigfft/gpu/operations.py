@@ -6,15 +6,11 @@ a tile's buffer until the executor places the tile in the arena.
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from dask_bigfft.tiles.digits import Box, interval_boxes
 from dask_bigfft.tiles.program import ChirpFactor, Term, Twiddle
 from dask_bigfft.transforms.steps import Kind
 
@@ -80,15 +76,32 @@ def joined(dims: Iterable[Dim]) -> list[Dim]:
     >>> joined([(2, 12, 3, (0,)), (3, 4, 1, (1,)), (1, 9, 9, (2,))])
     [(6, 4, 1, (0, 1))]
     """
-    found: list[Dim] = []
-    for n, stride, other, axes in dims:
+    joined_dims: list[Dim] = []
+    for n, stride, other_stride, axes in dims:
         if n == 1:
             continue
-        if found and found[-1][1:3] == (n * stride, n * other):
-            found[-1] = found[-1][0] * n, stride, other, (*found[-1][3], *axes)
+        if joined_dims and joined_dims[-1][1:3] == (n * stride, n * other_stride):
+            outer_n, _, _, outer_axes = joined_dims[-1]
+            joined_dims[-1] = (outer_n * n, stride, other_stride, (*outer_axes, *axes))
         else:
-            found.append((n, stride, other, axes))
-    return found
+            joined_dims.append((n, stride, other_stride, axes))
+    return joined_dims
+
+
+def offsets(repetition: Iterable[Block]) -> list[tuple[int, int]]:
+    """Return the offsets of all repeated rows on both sides, given a repetition as `runs` has it.
+
+    >>> offsets([(2, 100, 10), (3, 5, 1)])
+    [(0, 0), (5, 1), (10, 2), (100, 10), (105, 11), (110, 12)]
+    """
+    pairs = [(0, 0)]
+    for count, stride, other_stride in repetition:
+        pairs = [
+            (start + i * stride, other_start + i * other_stride)
+            for start, other_start in pairs
+            for i in range(count)
+        ]
+    return pairs
 
 
 def runs(
@@ -223,6 +236,16 @@ class Strided:
     dtype: str
     by: Multiply | None = None
 
+    def backwards(self) -> "Strided":
+        """Return the copy in the other direction, with the same factors."""
+        return replace(
+            self,
+            source=self.target,
+            source_start=self.target_start,
+            target=self.source,
+            target_start=self.source_start,
+        )
+
 
 Compute = FFT | Multiply | Product | Strided
 
@@ -251,152 +274,3 @@ def transposed(
         dtype,
         by,
     )
-
-
-# --- host blocks in digits: blocks that end within digits, and half spectra ----------------------
-#
-# Digits d1, d2, ... of a dimension, outermost first, make the index d1*s1 + d2*s2 + .... A block in
-# host memory holds the indices between two bounds. A tile is a box of digits, so it is read from or
-# written to a few boxes of the block (`HostView`). Half a spectrum of real values is completed by
-# X[N - n] = conj X[n], which needs a few more boxes, each reversed::
-#
-#     N = 3*4, 7 values given          n2: 0 1 2 3      0 1 2 3
-#                                n1 = 0    0 1 2 3      . . . .
-#                                n1 = 1    4 5 6 .      . . . 5*
-#                                n1 = 2    . . . .      4*3*2*1*
-
-Slices = tuple[slice, ...]
-
-
-def shape_of(part: Slices) -> Block:
-    """Return the shape of a part of an array."""
-    return tuple(cut.stop - cut.start for cut in part)
-
-
-@dataclass(frozen=True)
-class HostView:
-    """View in digits of a contiguous block in host memory, which may have a part of them.
-
-    Parameters
-    ----------
-    digits : tuple of tuple of int
-        Radices of the digits of each dimension of the block, outermost first.
-    bounds : tuple of (int, int)
-        First and end value of the block along each dimension.
-    """
-
-    digits: tuple[Block, ...]
-    bounds: Box
-
-    @staticmethod
-    @lru_cache(maxsize=256)  # since a block has many tiles
-    def of(shape: Block) -> "HostView":
-        """Return the view of a whole block, with one digit per dimension."""
-        return HostView(tuple((n,) for n in shape), tuple((0, n) for n in shape))
-
-    def joined(self, first: int, radices: Block, length: int) -> "HostView":
-        """Return the view of a block with the first values of some digits joined in a dimension.
-
-        Parameters
-        ----------
-        first : int
-            Dimension of the first digit.
-        radices : tuple of int
-            Radices of the digits of a whole spectrum or padded axis, outermost first.
-        length : int
-            Number of values in the block.
-        """
-        digits = list(self.digits)
-        bounds = list(self.bounds)
-        own = slice(first, first + len(radices))
-        digits[own] = [radices]
-        bounds[own] = [(0, length)]
-        return HostView(tuple(digits), tuple(bounds))
-
-    @property
-    def shape(self) -> Block:
-        """Radices of all digits: the shape of the view."""
-        return tuple(itertools.chain.from_iterable(self.digits))
-
-    @cached_property
-    def _places(self) -> tuple[int, Block]:
-        """Position of the view's first element in the block, and strides, in elements."""
-        steps = dense(tuple(high - low for low, high in self.bounds), 1)
-        pairs = zip(self.digits, steps, strict=True)
-        strides = (n * step for radices, step in pairs for n in dense(radices, 1))
-        first = -sum(low * step for (low, _), step in zip(self.bounds, steps, strict=True))
-        return first, tuple(strides)
-
-    def part(self, block: npt.NDArray[Any], part: Slices) -> npt.NDArray[Any]:
-        """Return a part of the view, contained in the block, as a NumPy view.
-
-        A block that is not contiguous has no digits.
-        """
-        if not block.flags.c_contiguous:
-            return block[part]
-        first, strides = self._places
-        first += sum(cut.start * step for cut, step in zip(part, strides, strict=True))
-        # Unlike `as_strided`, this checks bounds and keeps the owner of the memory.
-        distances = [step * block.itemsize for step in strides]
-        start = first * block.itemsize
-        return np.ndarray(
-            shape_of(part),
-            block.dtype,
-            block,
-            start,
-            distances,
-        )
-
-    def parts(self, part: Slices) -> Iterator[Slices]:
-        """Yield the boxes of a part of the view that are in the block."""
-        cuts = iter(part)
-        choices = []
-        for radices, (low, high) in zip(self.digits, self.bounds, strict=True):
-            own_cuts = tuple(itertools.islice(cuts, len(radices)))
-            boxes = [cut_box(box, own_cuts) for box in interval_boxes(radices, low, high)]
-            choices.append([box for box in boxes if box])
-        for chosen in itertools.product(*choices):
-            yield tuple(itertools.chain.from_iterable(chosen))
-
-
-def cut_box(box: Box, part: Slices) -> Slices:
-    """Return the part of a box inside slices, or an empty tuple if there is none.
-
-    >>> cut_box(((0, 2), (1, 4)), (slice(1, 5), slice(0, 2)))
-    (slice(1, 2, None), slice(1, 2, None))
-    """
-    slices = []
-    for (low, high), cut in zip(box, part, strict=True):
-        first = max(low, cut.start)
-        last = min(high, cut.stop)
-        if first >= last:
-            return ()
-        slices.append(slice(first, last))
-    return tuple(slices)
-
-
-def image_of(
-    box: Box,
-    part: Slices,
-    starts: Block,
-    steps: Block,
-) -> Slices:
-    """Return the mirror image of a part of a box.
-
-    `starts` and `steps` are those of `mirror_boxes`.
-
-    >>> image_of(((2, 3), (1, 4)), (slice(2, 3), slice(2, 4)), (0, 3), (-1, -1))
-    (slice(0, 1, None), slice(1, 3, None))
-    """
-    slices = []
-    for (low, _), cut, start, step in zip(
-        box,
-        part,
-        starts,
-        steps,
-        strict=True,
-    ):
-        first = start + step * (cut.start - low)
-        last = start + step * (cut.stop - 1 - low)
-        slices.append(slice(min(first, last), max(first, last) + 1))
-    return tuple(slices)

@@ -159,12 +159,12 @@ def copy_rows(  # type: ignore[no-untyped-def]
     at = low
     while at < high:
         count = min(width - skip, high - at)
-        rest = row
+        outer_row = row
         t = target + skip
         s = source + skip
         for d in range(len(counts) - 1, -1, -1):
-            i = rest % counts[d]
-            rest //= counts[d]
+            i = outer_row % counts[d]
+            outer_row //= counts[d]
             t += i * to[d]
             s += i * from_[d]
         if streamed:
@@ -172,8 +172,8 @@ def copy_rows(  # type: ignore[no-untyped-def]
             _bytes(t, s, head)
             lines = (count - head) // line
             _stream(t + head, s + head, lines)
-            done = head + lines * line
-            _bytes(t + done, s + done, count - done)
+            tail = head + lines * line
+            _bytes(t + tail, s + tail, count - tail)
         else:
             _bytes(t, s, count)
         at += count
@@ -261,12 +261,13 @@ def _serve(at, table):  # type: ignore[no-untyped-def]
         _unlock(at[_MUTEX])
         n = copy[_NDIM]
         rows = copy[_ROWS:]
-        ends = (copy[_TARGET], copy[_SOURCE])
-        forms = (rows[:n], rows[n : 2 * n], rows[2 * n :])
         copy_rows(
-            *ends,
+            copy[_TARGET],
+            copy[_SOURCE],
             copy[_WIDTH],
-            *forms,
+            rows[:n],
+            rows[n : 2 * n],
+            rows[2 * n :],
             low,
             high,
             copy[_STREAMED] > _NONE,
@@ -408,9 +409,9 @@ class _Buffer:
     shares: list[Copying] = field(default_factory=list)
     staged: list[tuple[int, Array, Part]] = field(default_factory=list)
 
-    def holding(self, values: Array, at: int = 0) -> Array:
-        """Return the bytes from a position on as an array like `values`."""
-        return self.memory[at : at + values.nbytes].view(values.dtype).reshape(values.shape)
+    def array_like(self, values: Array, offset: int = 0) -> Array:
+        """Return the bytes from an offset on as an array of the shape and dtype of `values`."""
+        return self.memory[offset : offset + values.nbytes].view(values.dtype).reshape(values.shape)
 
     def free(self) -> None:
         """Wait until the buffer is unused; errors of a scatter are raised by its future."""
@@ -422,15 +423,17 @@ class _Buffer:
 
 
 class _Loading:
-    """Views that threads gather into ring buffers."""
+    """Views of a source that threads gather into ring buffers of some bytes."""
 
-    def __init__(self, views: Iterable[Array], of: object, nbytes: int) -> None:
+    def __init__(self, views: Iterable[Array], source: object, nbytes: int) -> None:
         self.views = list(views)
-        self.of = of
+        self.source = source
+        #: Parts of numbered views that are not gathered yet.
         self.parts: deque[tuple[int, Part]] = deque()
         for number, view in enumerate(self.views):
             self.parts.extend((number, part) for part in slabs(view, nbytes))
-        self.filling: deque[_Buffer] = deque()
+        #: Buffers that are being filled, or that the GPU has not begun to read.
+        self.buffers: deque[_Buffer] = deque()
 
 
 class Ring:
@@ -457,12 +460,12 @@ class Ring:
         self._waiters = ThreadPoolExecutor(GATHERED, thread_name_prefix="bigfft-scatter")
         self._ahead: deque[_Loading] = deque()
 
-    def ahead(self, views: Iterable[Array], of: object) -> None:
-        """Start to gather views for later calls of `load`, in the same order.
+    def ahead(self, views: Iterable[Array], source: object) -> None:
+        """Start to gather the views of a source for later calls of `load`, in the same order.
 
         Only idle buffers are used, and one is left for earlier loads.
         """
-        self._ahead.append(_Loading(views, of, self.nbytes))
+        self._ahead.append(_Loading(views, source, self.nbytes))
         self._go_ahead()
 
     def _go_ahead(self) -> None:
@@ -480,14 +483,14 @@ class Ring:
         """Let threads fill another buffer with as many parts as fit."""
         buffer = self.free.popleft()
         used = 0
-        loading.filling.append(buffer)
+        loading.buffers.append(buffer)
         buffer.free()
         while loading.parts:
             number, part = loading.parts[0]
             values = loading.views[number][part]
             if buffer.staged and used + values.nbytes > self.nbytes:
                 return
-            staged = buffer.holding(values, used)
+            staged = buffer.array_like(values, used)
             used += -(-values.nbytes // APART_NBYTES) * APART_NBYTES
             buffer.shares.append(self.pool.copy(staged, values))
             buffer.staged.append((number, staged, part))
@@ -498,7 +501,7 @@ class Ring:
         views: Iterable[Array],
         copy: Copy,
         mark: Marks,
-        of: object = None,
+        source: object = None,
     ) -> None:
         """Copy views to the GPU, several in one buffer if they are small.
 
@@ -514,16 +517,16 @@ class Ring:
             of the view of that number.
         mark : callable
             Returns an event after all copies so far.
-        of : object, optional
-            The object that was passed to `ahead` for these views.
+        source : object, optional
+            The object that was passed to `ahead` with these views.
         """
-        loading = self._begun(of) or _Loading(views, of, self.nbytes)
+        loading = self._begun(source) or _Loading(views, source, self.nbytes)
         try:
-            while loading.filling or loading.parts:
-                while loading.parts and len(loading.filling) < GATHERED and self.free:
+            while loading.buffers or loading.parts:
+                while loading.parts and len(loading.buffers) < GATHERED and self.free:
                     self._fill(loading)
                 self._go_ahead()
-                buffer = loading.filling[0]
+                buffer = loading.buffers[0]
                 for share in buffer.shares:
                     share.result()
                 for staged in buffer.staged:
@@ -534,19 +537,19 @@ class Ring:
             self._forget(loading)
             raise
 
-    def _begun(self, of: object) -> _Loading | None:
-        """Return the announced loading of an object, if any; earlier ones are cancelled."""
-        if of is None or not any(loading.of is of for loading in self._ahead):
+    def _begun(self, source: object) -> _Loading | None:
+        """Return the announced loading of a source, if any; earlier ones are cancelled."""
+        if source is None or not any(loading.source is source for loading in self._ahead):
             return None
         while True:
             loading = self._ahead.popleft()
-            if loading.of is of:
+            if loading.source is source:
                 return loading
             self._forget(loading)
 
     def _give_back(self, loading: _Loading) -> None:
         """Free the first buffer of a loading, once threads are done with it."""
-        buffer = loading.filling.popleft()
+        buffer = loading.buffers.popleft()
         for share in buffer.shares:
             share.result()
         buffer.shares = []
@@ -555,7 +558,7 @@ class Ring:
 
     def _forget(self, loading: _Loading) -> None:
         """Free all buffers of a loading."""
-        while loading.filling:
+        while loading.buffers:
             self._give_back(loading)
 
     def forget(self) -> None:
@@ -575,14 +578,14 @@ class Ring:
                 self._out.rotate(-1)
                 self._go_ahead()
                 buffer.free()
-                copy(number, buffer.holding(values), part)
+                copy(number, buffer.array_like(values), part)
                 buffer.scattered = self._waiters.submit(self._scatter, mark(), values, buffer)
                 yield buffer.scattered
 
     def _scatter(self, mark: Mark, values: Array, buffer: _Buffer) -> None:
         """Copy a buffer to its place after the GPU has written it."""
         mark.synchronize()
-        self.pool.copy(values, buffer.holding(values)).result()
+        self.pool.copy(values, buffer.array_like(values)).result()
 
     def close(self) -> None:
         """Wait for all copies, and end the threads."""

@@ -23,15 +23,10 @@ from dask_bigfft.gpu.operations import (
     Block,
     Compute,
     DeviceArray,
-    HostView,
     Multiply,
     Product,
-    Slices,
     Strided,
-    cut_box,
     dense,
-    image_of,
-    shape_of,
     transposed,
 )
 from dask_bigfft.planner.passes import find_tile_plan
@@ -46,7 +41,15 @@ from dask_bigfft.planner.tile_plan import (
 )
 from dask_bigfft.tiles import program as tiles_program
 from dask_bigfft.tiles.device import MemoryPass, for_device
-from dask_bigfft.tiles.digits import Box, mirror_boxes
+from dask_bigfft.tiles.digits import (
+    BlockDigits,
+    Box,
+    Slices,
+    cut_box,
+    image_of,
+    mirror_boxes,
+    shape_of,
+)
 from dask_bigfft.tiles.program import (
     ONE,
     Program,
@@ -81,7 +84,7 @@ class Filter:
     array: DeviceArray
 
 
-#: Copy between a part of a host view and an array on the GPU.
+#: Copy between a part of a host block, by digits, and an array on the GPU.
 Move = tuple[Slices, DeviceArray]
 
 
@@ -91,8 +94,8 @@ class TileWork:
 
     Parameters
     ----------
-    view : HostView
-        View of the host block before.
+    form : BlockDigits
+        Digits of the host block before.
     loads : tuple of Move
         Copies to the GPU.
     source : DeviceArray
@@ -103,21 +106,21 @@ class TileWork:
         Computations in order.
     result : DeviceArray
         The tile at the end.
-    stored_view : HostView
-        View of the host block after, with dimensions in the order of storage.
+    stored_form : BlockDigits
+        Digits of the host block after, with dimensions in the order of storage.
     stores : tuple of Move
         Copies back to the host.
     scratch : DeviceArray, optional
         Memory for reversed shards before they are turned.
     """
 
-    view: HostView
+    form: BlockDigits
     loads: tuple[Move, ...]
     source: DeviceArray
     filters: tuple[Filter, ...]
     computations: tuple[Computation, ...]
     result: DeviceArray
-    stored_view: HostView
+    stored_form: BlockDigits
     stores: tuple[Move, ...]
     scratch: DeviceArray | None = None
 
@@ -147,8 +150,8 @@ class Job:
         True if some shards are reversed: the mirror image of half a spectrum.
     settings : DeviceSettings
         Settings of the pipeline.
-    window : HostView, optional
-        Part of the enclosing block that a round without steps stores.
+    window : BlockDigits, optional
+        Digits of the block after a round without steps, if it has only a part of their values.
     scheme : Scheme, optional
         Decomposition set by hand.
     """
@@ -162,7 +165,7 @@ class Job:
     shards: int = 1
     mirrored: bool = False
     settings: DeviceSettings = AS_IS
-    window: HostView | None = None
+    window: BlockDigits | None = None
     scheme: Scheme | None = None
     #: Shapes of the block before and after.
     shapes: tuple[Block, Block] = field(init=False)
@@ -345,7 +348,7 @@ def swaps(tile_pass: TilePass, dtype: str) -> Iterator[TileWork]:
     assert tile_pass.swap is not None
     first, last = tile_pass.swap
     order = list(range(len(tile_pass.view)))
-    view = HostView.of(tile_pass.view)
+    form = BlockDigits.of(tile_pass.view)
     order[first] = last
     order[last] = first
     for box in itertools.product(*_cuts(tile_pass)):
@@ -368,13 +371,13 @@ def swaps(tile_pass: TilePass, dtype: str) -> Iterator[TileWork]:
             )
         ends = loads[0][1], stores[0][1]
         yield TileWork(
-            view,
+            form,
             tuple(loads),
             ends[0],
             (),
             tuple(computations),
             ends[1],
-            view,
+            form,
             tuple(stores),
         )
 
@@ -400,6 +403,48 @@ def _part_of(array: DeviceArray, part: Slices, around: Slices) -> DeviceArray:
         array.dtype,
         strides,
     )
+
+
+def _reversed_strides(
+    shape: Block,
+    part: Slices,
+    around: Slices,
+    reversed_dims: Sequence[int],
+) -> tuple[Block, int]:
+    """Return the strides of a part of a dense array, and its first place, in elements.
+
+    The array holds the part `around`. Some dimensions are read from their last value on.
+
+    >>> _reversed_strides((4, 5), (slice(1, 3), slice(2, 4)), (slice(0, 4), slice(0, 5)), [1])
+    ((5, -1), 8)
+    """
+    strides = list(dense(shape, 1))
+    start = 0
+    for dim, (cut, whole) in enumerate(zip(part, around, strict=True)):
+        is_reversed = dim in reversed_dims
+        first = cut.stop - 1 if is_reversed else cut.start
+        start += (first - whole.start) * strides[dim]
+        if is_reversed:
+            strides[dim] *= -1
+    return tuple(strides), start
+
+
+def _mirrored_digits(
+    length: int,
+    radices: Block,
+    part: Slices,
+    before: bool,
+) -> tuple[Slices, int]:
+    """Return the part of the digits of a tile that are mirror images, and the end of stored ones.
+
+    Indices from 0 to N/2 are stored, and an image N - n is made of a stored n. After a round the
+    last digit goes up to half of its radix.
+    """
+    if before:
+        return part, (length + 1) // 2
+    cut = part[-1]
+    halved_cut = slice(max(cut.start, 1), min(cut.stop, (radices[-1] + 1) // 2))
+    return (*part[:-1], halved_cut), length // 2 + 1
 
 
 @dataclass(frozen=True)
@@ -537,7 +582,7 @@ class _Tile:
         tile_pass = self.tile_pass
         common = self.common
         source = self.now
-        loads, view = self._moves(
+        loads, form = self._moves(
             tile_pass.view,
             self.part,
             common.begun,
@@ -555,7 +600,7 @@ class _Tile:
             is_whole = tile_pass.view[dim] != tile_pass.after[dim]
             part.append(slice(0, tile_pass.after[dim]) if is_whole else self.part[dim])
         shape = tuple(tile_pass.after[dim] for dim in tile_pass.order)
-        stores, stored_view = self._moves(
+        stores, stored_form = self._moves(
             shape,
             tuple(part),
             common.ended,
@@ -565,13 +610,13 @@ class _Tile:
             DeviceArray(self.scratch, (source.size,), self.dtype) if tile_pass.mirrored else None
         )
         return TileWork(
-            view=view,
+            form=form,
             loads=loads,
             source=source,
             filters=tuple(self.filters),
             computations=tuple(self.computations),
             result=self.now,
-            stored_view=stored_view,
+            stored_form=stored_form,
             stores=stores,
             scratch=scratch,
         )
@@ -584,21 +629,21 @@ class _Tile:
         part: Slices,
         lines: list[_Line],
         before: bool,
-    ) -> tuple[tuple[Move, ...], HostView]:
-        """Return the copies of a tile and the view of the host block.
+    ) -> tuple[tuple[Move, ...], BlockDigits]:
+        """Return the copies of a tile and the digits of the host block.
 
         Half a spectrum is completed by its mirror image.
         """
-        plain = HostView.of(shape)
+        plain = BlockDigits.of(shape)
         array = self.now
         mirrored = list[Move]()
-        view = plain if before or self.common.window is None else self.common.window
+        form = plain if before or self.common.window is None else self.common.window
         for line in lines:
             digit = line.step.source if before else line.step.target
             if len(line.digits) == 1 or not digit.is_partial:
                 continue
             radices = line.digits if before else line.digits[::-1]
-            view = view.joined(line.first, radices, line.step.length // 2 + 1)
+            form = form.joined(line.first, radices, line.step.length // 2 + 1)
             if line.step.kind == ("c2r" if before else "r2c"):
                 mirrored = list(
                     self._mirrored(
@@ -608,10 +653,10 @@ class _Tile:
                         before,
                     )
                 )
-        if view is plain:
-            return ((part, array),), view
-        moves = ((inner, _part_of(array, inner, part)) for inner in view.parts(part))
-        return (*moves, *mirrored), view
+        if form is plain:
+            return ((part, array),), form
+        moves = ((inner, _part_of(array, inner, part)) for inner in form.parts(part))
+        return (*moves, *mirrored), form
 
     def _mirrored(
         self,
@@ -620,39 +665,41 @@ class _Tile:
         part: Slices,
         before: bool,
     ) -> Iterator[Move]:
-        """Yield the copies that complete half a spectrum through scratch memory."""
-        n = line.step.length
+        """Yield the copies that complete half a spectrum through scratch memory.
+
+        Each copy moves the stored part of a mirror image between host and scratch memory. A
+        computation turns it around and conjugates it, from scratch memory into the tile (`before`
+        the round) or back.
+        """
         first = line.first
-        behind = line.first + len(radices)
-        own_part = part[first:behind]
-        end = (n + 1) // 2
-        twiddles = tuple[Twiddle, ...]()
-        if not before:  # the last digit goes up to half of its radix
-            cut = own_part[-1]
-            halved_cut = slice(max(cut.start, 1), min(cut.stop, (radices[-1] + 1) // 2))
-            own_part = (*own_part[:-1], halved_cut)
-            end = n // 2 + 1
-            twiddles = self._turned_back(line)
+        end = first + len(radices)
+        own_part, stored_end = _mirrored_digits(
+            line.step.length,
+            radices,
+            part[first:end],
+            before,
+        )
+        twiddles = () if before else self._turned_back(line)
         stored_origin = tuple(self.origin[dim] for dim in self.tile_pass.order)
-        digits = self.now
+        tile = self.now
         itemsize = np.dtype(self.dtype).itemsize
-        at = 0
-        copies = []
-        for box, image_starts, image_steps in mirror_boxes(radices, end):
+        scratch_size = 0
+        copies: list[Strided] = []
+        for box, image_starts, image_steps in mirror_boxes(radices, stored_end):
             own = cut_box(box, own_part)
             if not own:
                 continue
             image = image_of(box, own, image_starts, image_steps)
-            own_part_of_tile = (*part[:first], *own, *part[behind:])
-            image_part = (*part[:first], *image, *part[behind:])
+            image_part = (*part[:first], *image, *part[end:])
             shape = shape_of(image_part)
-            steps = list(dense(digits.shape, 1))
-            yield image_part, DeviceArray(self.scratch + at * itemsize, shape, self.dtype)
-            start = 0
-            for dim, (cut, around) in enumerate(zip(own_part_of_tile, part, strict=True)):
-                backwards = first <= dim < behind and image_steps[dim - first] < 0
-                start += ((cut.stop - 1 if backwards else cut.start) - around.start) * steps[dim]
-                steps[dim] *= -1 if backwards else 1
+            offset = self.scratch + scratch_size * itemsize
+            yield image_part, DeviceArray(offset, shape, self.dtype)
+            strides, start = _reversed_strides(
+                tile.shape,
+                (*part[:first], *own, *part[end:]),
+                part,
+                [first + digit for digit, step in enumerate(image_steps) if step < 0],
+            )
             by = Multiply(
                 shape,
                 self.dtype,
@@ -660,18 +707,21 @@ class _Tile:
                 factors=twiddles,
                 origin=stored_origin if twiddles else (),
             )
-            ways = (dense(shape, 1), at), (tuple(steps), start)
-            copies.append((shape, ways if before else ways[::-1], by))
-            at += math.prod(shape)
-        beside = DeviceArray(self.scratch, (at,), self.dtype)
-        ends = (beside, digits) if before else (digits, beside)
-        for shape, (source, target), by in copies:
-            self.computations.append(
-                Computation(
-                    Strided(shape, *source, *target, self.dtype, by),
-                    *ends,
-                )
+            into_tile = Strided(
+                shape,
+                dense(shape, 1),
+                scratch_size,
+                strides,
+                start,
+                self.dtype,
+                by,
             )
+            copies.append(into_tile if before else into_tile.backwards())
+            scratch_size += math.prod(shape)
+        scratch = DeviceArray(self.scratch, (scratch_size,), self.dtype)
+        source = scratch if before else tile
+        target = tile if before else scratch
+        self.computations += [Computation(copy, source, target) for copy in copies]
 
     # --- operations -------------------------------------------------------------------------------
 

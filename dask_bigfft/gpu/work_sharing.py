@@ -151,12 +151,12 @@ class Interval:
             return Part(self.dim, self.share, self.high, self.width)
         rows_left = self.high - self.low
         width = self.width
-        wanted = int(PORTION * rows_left * self.speed / (1 + self.speed))
-        while width > rows_left or (width > wanted and width // 2 >= self.least):
+        fair_rows = int(PORTION * rows_left * self.speed / (1 + self.speed))
+        while width > rows_left or (width > fair_rows and width // 2 >= self.least):
             width //= 2
         if not width or width > self.speed * rows_left:
             return None
-        rows = max(1, wanted // width) * width
+        rows = max(1, fair_rows // width) * width
         return Part(self.dim, self.high - rows, self.high, width)
 
 
@@ -327,23 +327,38 @@ def _divided(
     rows = incoming.shape[dim]
     row_nbytes = -(-nbytes // rows)
     outer = math.prod(incoming.shape[:dim])
-    width = max(tiles.extents(dim))
+    # Tiles of the CPU have rows of some bytes in memory, and fit its cache.
     tile_nbytes = min(tile_bytes_of(library.beside), limits.least)
     tile = max(1, -(-ROW_BYTES * outer // row_nbytes), tile_nbytes // row_nbytes)
-    tile = min(rows, tile)
+    interval = Interval(
+        dim,
+        rows,
+        tile=min(rows, tile),
+        width=max(tiles.extents(dim)),
+        least=1,
+        speed=1.0,
+        share=0,
+    )
     admits = admitted(nbytes)
     if by_hand is not None:
         share = max(1, round(by_hand * rows))
-        return Interval(dim, rows, tile, width, 1, 1.0, share, by_hand=True), admits
-    inner_nbytes = math.prod(incoming.shape[dim + 1 :]) * np.dtype(job.dtype).itemsize
-    run = -(-limits.run_nbytes // inner_nbytes) if outer > 1 else 1
-    least = min(width, max(run, -(-LEAST_PORTION * limits.least // row_nbytes)))
+        return replace(interval, share=share, by_hand=True), admits
+    # A device's smallest portion has enough bytes, and contiguous runs that are not narrow.
+    least = -(-LEAST_PORTION * limits.least // row_nbytes)
+    if outer > 1:
+        inner_nbytes = math.prod(incoming.shape[dim + 1 :]) * np.dtype(job.dtype).itemsize
+        least = max(least, -(-limits.run_nbytes // inner_nbytes))
     # The share of the round becomes the speed ratio of one lease to one task.
     tasks = min(task_threads(), round_.source.blocks)
     leased = min(tasks, admits * len(devices.engines))
     speed = place.share / max(1 - place.share, 1e-9) * tasks / leased
-    share = round((1 - place.share) * rows)
-    return Interval(dim, rows, tile, width, least, speed, share), admits
+    interval = replace(
+        interval,
+        least=min(interval.width, max(1, least)),
+        speed=speed,
+        share=round((1 - place.share) * rows),
+    )
+    return interval, admits
 
 
 def _free_dim(round_: Round, shape: tuple[int, ...]) -> int | None:

@@ -14,8 +14,7 @@ import dask.array as da
 import numpy as np
 from dask.base import normalize_token, tokenize
 
-from dask_bigfft.carriers.choice import is_resident, requested_carrier, resolved
-from dask_bigfft.carriers.disk import scratch_place
+from dask_bigfft.carriers.choice import carrier_type, requested_carrier, resolved
 from dask_bigfft.carriers.names import Cut, Graph
 from dask_bigfft.carriers.p2p import shuffle_module
 from dask_bigfft.carriers.run import PlanRun
@@ -252,14 +251,15 @@ def transformed_array(
         return cut_blocks(core, plan.chunks)
     blocks_on_gpus = is_on_gpu(x._meta)
     carrier = requested_carrier(carrier, plan, blocks_on_gpus)
+    carrier_class = carrier_type(carrier)
     cuts = None
     if blocks_on_gpus and plan.is_transform:
-        if is_resident(carrier):
+        if carrier_class.is_on_gpus:
             cuts = cuts_of(x.chunks, plan.chunks_in)
         if cuts is None:
             x = cut_blocks(x, plan.chunks_in)
-    if carrier == "disk" and place is None:
-        place = scratch_place(plan)
+    if place is None:
+        place = carrier_class.new_place(plan)
     recipe = TransformRecipe(
         plan,
         carrier,

@@ -371,6 +371,33 @@ def _copy_planes(  # type: ignore[no-untyped-def]
 
 
 @inner
+def _as_plane(used, count, source_step, target_step):  # type: ignore[no-untyped-def]
+    """Make a plane of a value or a line, its last dimension; return the number of dimensions."""
+    if used >= 2:
+        return used
+    if used == 0:
+        count[0] = 1
+        source_step[0] = 0
+        target_step[0] = 0
+    count[1] = count[0]
+    source_step[1] = source_step[0]
+    target_step[1] = target_step[0]
+    count[0] = 1
+    source_step[0] = 0
+    target_step[0] = 0
+    return 2
+
+
+@inner
+def _lowest(used, count, step):  # type: ignore[no-untyped-def]
+    """Return the offset of the lowest address of a copy from that of its first value."""
+    lowest = 0
+    for d in range(used):
+        lowest += min(0, (count[d] - 1) * step[d])
+    return lowest
+
+
+@inner
 def _clip(  # type: ignore[no-untyped-def]
     row,
     head,
@@ -432,21 +459,10 @@ def copy_rows(  # type: ignore[no-untyped-def]
         if not _clip(row, head, low, high, origin, source_like.itemsize, target_like.itemsize):
             continue
         used = _normalise(row, head, dims, count, source_step, target_step)
-        while used < 2:  # a value, or a line: a plane all the same
-            count[used] = 1
-            source_step[used] = 0
-            target_step[used] = 0
-            if used == 1:  # the line stays the last dimension
-                count[0], count[1] = 1, count[0]
-                source_step[0], source_step[1] = 0, source_step[0]
-                target_step[0], target_step[1] = 0, target_step[0]
-            used += 1
+        used = _as_plane(used, count, source_step, target_step)
         # Offsets count from the lowest address touched, because carray wraps negative ones.
-        s_low = 0
-        t_low = 0
-        for d in range(used):
-            s_low += min(0, (count[d] - 1) * source_step[d])
-            t_low += min(0, (count[d] - 1) * target_step[d])
+        s_low = _lowest(used, count, source_step)
+        t_low = _lowest(used, count, target_step)
         source = _memory_from(row[0] + s_low * source_like.itemsize, source_like)
         target = _memory_from(row[1] + t_low * target_like.itemsize, target_like)
         dims_of = index, count, source_step, target_step

@@ -188,9 +188,13 @@ class FFTLibrary:
         if not x.size or not call.dims or (call.kind == "c2r" and not call.length):
             return _of_nothing(call, x)
         out = out if self.supports_out else None
-        if call.kind != "c2c":
-            with measured("fft", x.nbytes):
-                return self._run(call, regular(x), out)
+        if call.kind == "c2c":
+            return self._run_c2c(call, x, out)
+        with measured("fft", x.nbytes):
+            return self._run(call, regular(x), out)
+
+    def _run_c2c(self, call: Call, x: Array, out: Array | None) -> Array:
+        """Return a complex transform, in `out`, in the place of complex `x`, or in new memory."""
         is_real = x.dtype.kind != "c"
         if is_real and not self.takes_real:
             x = x.astype(REAL_TO_COMPLEX[x.dtype])
@@ -327,11 +331,12 @@ class PocketFFT(DuccOfSciPy):
         are_lines = is_dense and target.strides[last] == x.itemsize and dims == (last,)
         part = self._part(call, x, are_lines)
         if part is not None:
-            dim, width = part
-            run = self.using(1)._run
-            cuts = [(slice(None),) * dim + (cut,) for cut in intervals(x.shape[dim], width)]
-            with ThreadPoolExecutor(self.threads) as pool:
-                list(pool.map(lambda cut: run(call, x[cut], target[cut]), cuts))
+            self._run_in_parts(
+                call,
+                x,
+                target,
+                *part,
+            )
         elif x.nbytes > PADDED_BYTES and len(dims) > 1:
             self._run(call._replace(dims=dims[:1]), x, target)
             self._run(call._replace(dims=dims[1:]), target, None)
@@ -345,6 +350,20 @@ class PocketFFT(DuccOfSciPy):
             super()._run(call, x, padded)
             copy_array(target, padded)
         return result
+
+    def _run_in_parts(
+        self,
+        call: Call,
+        x: Array,
+        target: Array,
+        dim: int,
+        width: int,
+    ) -> None:
+        """Transform parts of some width along a dimension, divided among the threads."""
+        run = self.using(1)._run
+        cuts = [(slice(None),) * dim + (cut,) for cut in intervals(x.shape[dim], width)]
+        with ThreadPoolExecutor(self.threads) as pool:
+            list(pool.map(lambda cut: run(call, x[cut], target[cut]), cuts))
 
     def _part(self, call: Call, x: Array, are_lines: bool) -> tuple[int, int] | None:
         """Return the dimension and the width of the parts in which `x` is transformed.

@@ -23,6 +23,7 @@ import numpy as np
 
 from dask_bigfft.arrays import Array, Block, Ints
 from dask_bigfft.kernels.copies import strided_view
+from dask_bigfft.tiles.digits import BlockDigits
 from dask_bigfft.tiles.pieces import Pieces
 
 #: Boxes of each axis, and whether their values are conjugated.
@@ -100,11 +101,9 @@ class SegmentedView:
 
     Parameters
     ----------
-    radices : tuple of tuple of int
-        Radices of the digits of each dimension, outermost first.
-    bounds : tuple of (int, int)
-        First place of the block along each dimension of the digits, and the one behind the last: a
-        block may end within a digit. Values outside all sources are undefined then.
+    form : BlockDigits
+        Digits of the block's dimensions. If the block has a part of their values, those outside all
+        sources are undefined.
     images : tuple of Image
         Boxes of the block, and those of the conjugated mirror image of half a spectrum, if there is
         one. Their only side is the source blocks.
@@ -114,8 +113,7 @@ class SegmentedView:
         The source blocks, all of one dtype.
     """
 
-    radices: tuple[Block, ...]
-    bounds: tuple[tuple[int, int], ...]
+    form: BlockDigits
     images: tuple[Image, ...]
     digits: tuple[Block, ...]
     sources: Mapping[Block, Array]
@@ -125,21 +123,15 @@ class SegmentedView:
         """Dtype of all values."""
         return next(iter(self.sources.values())).dtype
 
-    @cached_property
+    @property
     def sizes(self) -> Block:
         """Number of values of each digit."""
-        return tuple(itertools.chain.from_iterable(self.radices))
+        return self.form.sizes
 
     @property
     def shape(self) -> Block:
         """Shape of the block with whole digits."""
-        return tuple(map(math.prod, self.radices))
-
-    @property
-    def ends_within_digits(self) -> bool:
-        """True if the block is a part of the one with whole digits."""
-        pairs = zip(self.bounds, self.shape, strict=True)
-        return any(bound != (0, length) for bound, length in pairs)
+        return self.form.shape
 
     @property
     def nbytes(self) -> int:
@@ -172,7 +164,10 @@ class SegmentedView:
             cuts = []
             for boxes, axis_memory in zip(axes, memory, strict=True):
                 digits = axis_memory.digits
-                cuts.append(boxes.rows_within(lows[digits], highs[digits]))
+                if all(part[digit] == axis_memory.whole[digit] for digit in digits):
+                    cuts.append(axis_memory.all_rows)
+                else:
+                    cuts.append(boxes.rows_within(lows[digits], highs[digits]))
             if all(len(rows) for rows, _, _ in cuts):
                 yield from self._shards_of_boxes(
                     part,
@@ -217,7 +212,7 @@ class SegmentedView:
         ):
             chosen_rows = rows[choice]
             own_steps = axis_memory.steps[form, chosen_rows]
-            distances = (low - axis_memory.lows[rows])[choice]
+            distances = (low - axis_memory.all_rows[1][rows])[choice]
             starts += axis_memory.starts[form, chosen_rows]
             starts += np.einsum("ij,ij->i", distances, own_steps)
             lows[:, axis_memory.digits] = low[choice]
@@ -297,7 +292,8 @@ class SegmentedView:
                 first_dim += side.starts.shape[1]
                 axis_memory = _AxisMemory(
                     digits=list(digits),
-                    lows=boxes.lows,
+                    whole={digit: slice(0, self.sizes[digit]) for digit in digits},
+                    all_rows=(np.arange(len(boxes)), boxes.lows, boxes.highs),
                     combinations=np.searchsorted(names, side.blocks) * weight,
                     starts=own_strides @ side.starts.T,
                     steps=own_strides[:, None, list(side.dims)] * side.steps,
@@ -349,8 +345,7 @@ class SegmentedView:
         """Return the block with its digits in another order, each as a dimension."""
         sizes = tuple(self.sizes[digit] for digit in order)
         return SegmentedView(
-            radices=tuple((size,) for size in sizes),
-            bounds=tuple((0, size) for size in sizes),
+            form=BlockDigits.of(sizes),
             images=self.images,
             digits=tuple(tuple(map(order.index, digits)) for digits in self.digits),
             sources=self.sources,
@@ -366,7 +361,7 @@ class SegmentedView:
             return self
         radices: list[Block] = []
         factors_of_digit: list[Block] = []  # of each digit
-        for old_radices, factors_of_dim in zip(self.radices, factors, strict=True):
+        for old_radices, factors_of_dim in zip(self.form.radices, factors, strict=True):
             if len(factors_of_dim) == 1:
                 radices.append(old_radices)
                 factors_of_digit += [(radix,) for radix in old_radices]
@@ -386,9 +381,9 @@ class SegmentedView:
         for digits in self.digits:
             split_digits = map(new_digits.__getitem__, digits)
             axis_digits.append(tuple(itertools.chain.from_iterable(split_digits)))
+        bounds = tuple((0, math.prod(own_radices)) for own_radices in radices)
         return SegmentedView(
-            radices=tuple(radices),
-            bounds=tuple((0, math.prod(own_radices)) for own_radices in radices),
+            form=BlockDigits(tuple(radices), bounds),
             images=tuple(images),
             digits=tuple(axis_digits),
             sources=self.sources,
@@ -400,7 +395,7 @@ class SegmentedView:
         The result is None if a slice cuts a dimension of several digits.
         """
         slices: list[slice] = []
-        for own_radices, cut in zip(self.radices, cuts, strict=True):
+        for own_radices, cut in zip(self.form.radices, cuts, strict=True):
             if len(own_radices) == 1:
                 slices.append(cut)
             elif (cut.start, cut.stop) == (0, math.prod(own_radices)):
@@ -418,8 +413,10 @@ class _AxisMemory:
     ----------
     digits : list of int
         Numbers of the axis' digits in the block.
-    lows : ndarray, (boxes, digits)
-        First value of each digit.
+    whole : mapping of int to slice
+        All values of each of these digits.
+    all_rows : tuple of ndarray
+        Numbers of all boxes, and first and end value of each digit in them.
     combinations : ndarray, (boxes,)
         What each box adds to the number of a combination of source blocks.
     starts : ndarray, (forms, boxes)
@@ -429,7 +426,8 @@ class _AxisMemory:
     """
 
     digits: list[int]
-    lows: Ints
+    whole: Mapping[int, slice]
+    all_rows: tuple[Ints, Ints, Ints]
     combinations: Ints
     starts: Ints
     steps: Ints

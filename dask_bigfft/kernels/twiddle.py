@@ -63,13 +63,14 @@ def unit_roots(
     array([ True])
     """
     integers = np.asarray(t)
-    # The nearest quarter turn 0..3 of t/m, and the rest of 4*t, within -m/2..m/2.
+    # The nearest quarter turn 0..3 of t/m, and the remainder of 4*t, within -m/2..m/2.
     reduced = (np.atleast_1d(integers) % m).astype(np.int64)
     quarter = (4 * reduced + m // 2) // m
-    quarter, rest = quarter % 4, 4 * reduced - quarter * m
+    remainder = 4 * reduced - quarter * m
+    quarter %= 4
     out_dtype = np.dtype(dtype)
     real_type: Any = np.longdouble if out_dtype == np.clongdouble else np.float64
-    ratio = rest.astype(real_type) / real_type(m)
+    ratio = remainder.astype(real_type) / real_type(m)
     angle = np.abs(ratio) * (real_type(_PI) / 2)
     cos = np.cos(angle)
     sin = np.copysign(np.sin(angle), ratio)
@@ -114,14 +115,14 @@ def mulmod(a: npt.ArrayLike, b: npt.ArrayLike, m: int) -> Ints:
     # NumPy warns of wrapping in scalars only: work on arrays of one axis at least.
     x = np.atleast_1d(x)
     y = np.atleast_1d(y)
-    rest = np.zeros(1, np.int64)
+    remainder = np.zeros(1, np.int64)
     for digit in (y >> 31, y & (2**31 - 1)):
-        product = rest * 2.0**31 + x.astype(np.float64) * digit
+        product = remainder * 2.0**31 + x.astype(np.float64) * digit
         quotient = np.floor(product / m).astype(np.int64)
-        rest = (rest << 31) + x * digit - quotient * m
-        rest += np.where(rest < 0, m, 0)
-        rest -= np.where(rest >= m, m, 0)
-    return rest.reshape(shape)
+        remainder = (remainder << 31) + x * digit - quotient * m
+        remainder += np.where(remainder < 0, m, 0)
+        remainder -= np.where(remainder >= m, m, 0)
+    return remainder.reshape(shape)
 
 
 def chirp(
@@ -263,6 +264,22 @@ def _power(  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _multiply_by_powers(lines, outer_power, inner_powers):  # type: ignore[no-untyped-def]
+    """Multiply lines[j, b] by outer_power * inner_powers[j], in place."""
+    count, width = lines.shape
+    if width == 1:
+        line = lines[:, 0]
+        for j in range(count):
+            line[j] *= outer_power * inner_powers[j]
+        return
+    for j in range(count):
+        power = outer_power * inner_powers[j]
+        line = lines[j]
+        for b in range(width):
+            line[b] *= power
+
+
+@compiled
 def _twiddle_rows(  # type: ignore[no-untyped-def]
     x,
     rest,
@@ -273,7 +290,7 @@ def _twiddle_rows(  # type: ignore[no-untyped-def]
     scale,
 ):
     """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place."""
-    rows, digits, width = x.shape
+    rows, digits, _ = x.shape
     outer = (digits + _INNER - 1) // _INNER
     low = np.empty(_INNER, coarse.dtype)
     high = np.empty(outer, coarse.dtype)
@@ -303,17 +320,23 @@ def _twiddle_rows(  # type: ignore[no-untyped-def]
         for i in range(outer):
             first = i * _INNER
             count = min(_INNER, digits - first)
-            factor = high[i]
-            if width == 1:
-                line = x[row, first : first + count, 0]
-                for j in range(count):
-                    line[j] *= factor * low[j]
-            else:
-                for j in range(count):
-                    w = factor * low[j]
-                    line = x[row, first + j]
-                    for b in range(width):
-                        line[b] *= w
+            _multiply_by_powers(x[row, first : first + count], high[i], low)
+
+
+@compiled
+def _multiply_or_clear(lines, values):  # type: ignore[no-untyped-def]
+    """Multiply lines[f, b] by values[f], in place; lines beyond the values become zero."""
+    count = len(values)
+    width = lines.shape[1]
+    if width == 1:
+        line = lines[:, 0]
+        for f in range(count):
+            line[f] *= values[f]
+    else:
+        for f in range(count):
+            for b in range(width):
+                lines[f, b] *= values[f]
+    lines[count:] = 0
 
 
 @compiled
@@ -330,12 +353,16 @@ def _chirp_rows(  # type: ignore[no-untyped-def]
     modulus,
     factor,
 ):
-    """Multiply x[l, p, f, b] by factor * W^(n^2), n the f-th place of row p; zero the others."""
-    batches, places, digits, width = x.shape
+    """Multiply x[l, p, f, b] by factor * W^(n^2), n the f-th place of row p; zero the others.
+
+    Squares follow by sums: (n + s)^2 = n^2 + (2 n s + s^2), and the difference in brackets grows
+    by 2 s^2 (`twice`) from one place to the next.
+    """
+    batches, places, digits, _ = x.shape
     values = np.empty(digits, coarse.dtype)
     for place in range(places):
         t = square[place]
-        more = step[place]
+        difference = step[place]
         for f in range(inside[place]):
             values[f] = factor * _power(
                 t,
@@ -344,26 +371,14 @@ def _chirp_rows(  # type: ignore[no-untyped-def]
                 shift,
                 mask,
             )
-            t += more
+            t += difference
             if t >= modulus:
                 t -= modulus
-            more += twice
-            if more >= modulus:
-                more -= modulus
-        for f in range(inside[place], digits):
-            values[f] = 0
+            difference += twice
+            if difference >= modulus:
+                difference -= modulus
         for batch in range(batches):
-            if width == 1:
-                line = x[batch, place, :, 0]
-                for f in range(inside[place]):
-                    line[f] *= values[f]
-                for f in range(inside[place], digits):
-                    line[f] = 0
-            else:
-                for f in range(inside[place]):
-                    for b in range(width):
-                        x[batch, place, f, b] *= values[f]
-                x[batch, place, inside[place] :] = 0
+            _multiply_or_clear(x[batch, place], values[: inside[place]])
 
 
 @compiled
@@ -495,10 +510,12 @@ def multiply_chirp(
         step = (2 * mulmod(n, by, modulus) + squared) % modulus
         square = (mulmod(n, n, modulus) + sign * turns * (modulus // 4)) % modulus
         counts = np.clip(-((np.asarray(rest, np.int64) - length) // stride), 0, x.shape[1])
-        by_place = square, step, 2 * squared % modulus, counts
         _chirp_rows(
             batches,
-            *by_place,
+            square,
+            step,
+            2 * squared % modulus,
+            counts,
             *phase_table(modulus, sign),
             modulus,
             float(factor),
@@ -533,10 +550,10 @@ def chirp_filter(
     zero for abs(step*m + offset) >= length. The convolution needs no other scale.
     """
     if np.dtype(dtype).char != "G" and length < _SHORT:
-        found = np.empty(n.size, dtype)
+        values = np.empty(n.size, dtype)
         tables = phase_table(2 * length, sign)
         _filter_values(
-            found,
+            values,
             n.ravel(),
             padded,
             length,
@@ -545,7 +562,7 @@ def chirp_filter(
             *tables,
             1 / padded,
         )
-        return found.reshape(n.shape)
+        return values.reshape(n.shape)
     lag = np.where(2 * n <= padded, n, n - padded)
     distance: Ints = np.absolute(step * lag + offset)
     inside = distance < length
@@ -684,23 +701,10 @@ def before_points(
             axis,
             kind,
         )
-    before = block.shape[:axis]
-    after = block.shape[axis + 1 :]
-    out: Array = allocate((*before, high - low, *after), np.result_type(block, np.complex64))
-    out.real, imag = np.moveaxis(
-        block.reshape(
-            *before,
-            high - low,
-            2,
-            *after,
-        ),
-        axis + 1,
-        0,
-    )
-    (np.negative if plan.type == 3 else np.positive)(imag, out=out.imag)
+    points = _of_pairs(block, axis, conjugate=plan.type == 3)
     assert factor is not None
-    out *= _along(factor, axis, out.ndim).astype(out.dtype, copy=False)
-    return out
+    points *= _along(factor, axis, points.ndim).astype(points.dtype, copy=False)
+    return points
 
 
 def after_points(
@@ -744,16 +748,32 @@ def after_points(
         if kind.kind == "c":
             product -= block.imag * turned.imag
         return product
-    rotated = block * turned
-    out: Array = allocate((*block.shape[:axis], high - low, 2, *block.shape[axis + 1 :]), real)
-    first, second = np.moveaxis(out, axis + 1, 0)
-    first[...] = rotated.real
     keeps_sign = plan.sine if plan.halved else plan.type == 4 and plan.length % 4 == 3
-    if keeps_sign:
-        np.positive(rotated.imag, out=second)
-    else:
-        np.negative(rotated.imag, out=second)
-    return out.reshape(*block.shape[:axis], 2 * (high - low), *block.shape[axis + 1 :])
+    return _in_pairs(block * turned, axis, conjugate=not keeps_sign)
+
+
+def _of_pairs(values: Array, axis: int, conjugate: bool) -> Array:
+    """Return complex values whose real and imaginary parts follow one another along an axis."""
+    shape = (*values.shape[:axis], values.shape[axis] // 2, 2, *values.shape[axis + 1 :])
+    real, imag = np.moveaxis(values.reshape(shape), axis + 1, 0)
+    points: Array = allocate(real.shape, np.result_type(values, np.complex64))
+    points.real = real
+    sign = np.negative if conjugate else np.positive
+    sign(imag, out=points.imag)
+    return points
+
+
+def _in_pairs(values: Array, axis: int, conjugate: bool) -> Array:
+    """Return real values, in which real and imaginary parts follow one another along an axis."""
+    count = values.shape[axis]
+    before = values.shape[:axis]
+    after = values.shape[axis + 1 :]
+    pairs: Array = allocate((*before, count, 2, *after), values.real.dtype)
+    real, imag = np.moveaxis(pairs, axis + 1, 0)
+    real[...] = values.real
+    sign = np.negative if conjugate else np.positive
+    sign(values.imag, out=imag)
+    return pairs.reshape(*before, 2 * count, *after)
 
 
 def _times(

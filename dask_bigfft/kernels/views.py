@@ -368,6 +368,6 @@ class BlockView:
 
     def _enter(self, table: Any, dim: int | None) -> None:
         """Add all copies to a table, which can be cut along a dimension if one is given."""
-        for found in self.tables:
-            segments = found.segments(table.target.strides, dim)
-            table.extend(found.sources, found.which, segments)
+        for segment_table in self.tables:
+            segments = segment_table.segments(table.target.strides, dim)
+            table.extend(segment_table.sources, segment_table.which, segments)

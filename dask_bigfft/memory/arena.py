@@ -319,14 +319,14 @@ class HostArena:
         size = round_up(nbytes)
         fresh = list[Buffer]()
         with self.lock:
-            doomed = self._drain()
+            evicted = self._drain()
             ready = sum(len(self._idle[fit]) for fit in self._idle if size <= fit <= _most(nbytes))
             while ready + len(fresh) < count and self._counters.held_bytes + size <= self.limit:
                 buffer = self._map(size)
                 if buffer is None:
                     break
                 fresh.append(buffer)
-        del doomed  # what is unmapped is unmapped without the lock
+        del evicted  # what is unmapped is unmapped without the lock
         # Until now these count as allocated. They go back like any block, also when interrupted.
         try:
             touch(fresh, threads)
@@ -373,15 +373,15 @@ class HostArena:
         The least recently used buffers are freed first.
         """
         with self.lock:
-            doomed = self._drain() + self._evict(target_bytes)
-        return sum(buffer.nbytes for buffer in doomed)
+            evicted = self._drain() + self._evict(target_bytes)
+        return sum(buffer.nbytes for buffer in evicted)
 
     def trim_by(self, nbytes: int) -> int:
         """Free as much idle memory for others, or all of it; return the freed bytes."""
         with self.lock:
-            doomed = self._drain()
-            doomed += self._evict(max(0, self._counters.idle_bytes - nbytes))
-        return sum(buffer.nbytes for buffer in doomed)
+            evicted = self._drain()
+            evicted += self._evict(max(0, self._counters.idle_bytes - nbytes))
+        return sum(buffer.nbytes for buffer in evicted)
 
     def resize(self, limit: int) -> None:
         """Change the limit and free idle memory above it.
@@ -391,8 +391,8 @@ class HostArena:
         """
         with self.lock:
             self.limit = limit
-            doomed = self._drain()
-        del doomed
+            evicted = self._drain()
+        del evicted
 
     def watch(self, pressure: Callable[[], bool] | None) -> None:
         """Set the test for memory pressure; None for no test.
@@ -409,9 +409,9 @@ class HostArena:
         if self.pressure is not None:
             self._relieve_when_due()
         with self.lock:
-            doomed = self._drain()
+            evicted = self._drain()
             counters = replace(self._counters)
-        del doomed
+        del evicted
         return counters
 
     def _relieve_when_due(self) -> None:
@@ -429,17 +429,17 @@ class HostArena:
         size = round_up(nbytes)
         counters = self._counters
         with self.lock:
-            doomed = self._drain()
+            evicted = self._drain()
             counters.allocations += 1
             buffer = self._reuse(size, nbytes)
             if buffer is not None:
                 return buffer
-            doomed += self._evict(max(0, self.limit - counters.allocated_bytes - size))
+            evicted += self._evict(max(0, self.limit - counters.allocated_bytes - size))
             if counters.held_bytes + size <= self.limit:
                 buffer = self._map(size)
             if buffer is None:
                 counters.overflows += 1
-        del doomed
+        del evicted
         if buffer is not None and self.prefaults and self.pinner is None:
             # Pinning would fault them in, too.
             buffer.untouched.extend(ranges_of(buffer, nbytes))
@@ -545,15 +545,15 @@ class HostArena:
 
     def _evict(self, target: int) -> list[Buffer]:
         """Return buffers, least recently used first, until at most `target` bytes stay idle."""
-        doomed: list[Buffer] = []
+        evicted: list[Buffer] = []
         while self._counters.idle_bytes > target:
             oldest_of_sizes = (next(iter(buffers)) for buffers in self._idle.values())
             oldest = min(oldest_of_sizes, key=lambda buffer: buffer.serial)
-            doomed.append(oldest)
+            evicted.append(oldest)
             self._remove(oldest)
             if isinstance(oldest, Part) and oldest.whole is not None:
                 self._divided.pop(oldest.whole, None)  # never whole again
-        return doomed
+        return evicted
 
     def _drain(self) -> list[Buffer]:
         """Make the buffers of dead blocks idle; return those above a limit that has shrunk."""

@@ -54,11 +54,11 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
     limit = limit if most is None else min(limit, most)
     limit = limit if config.get("bigfft.memory.arena") else 0  # none at all
     prefault = config.get("bigfft.memory.prefault")
-    wanted = limit, None if worker is None else str(worker.address), prefault
-    if wanted != _applied:
+    address = None if worker is None else str(worker.address)
+    if (limit, address, prefault) != _applied:
         pressed = None if worker is None else pressure(worker)
         configure(limit, pressure=pressed, prefault=prefault)
-        _applied = wanted
+        _applied = (limit, address, prefault)
 
 
 def machine_nbytes() -> int:

@@ -163,7 +163,10 @@ def run(
     for name, flag in {"resume": resume, "overwrite": overwrite, "checksum": checksum}.items():
         parse_flag(name, flag)
     if isinstance(compressors, Iterable) and not isinstance(compressors, str | Mapping):
-        compressors = tuple(compressors)  # read several times
+        try:
+            compressors = tuple(compressors)  # read several times
+        except TypeError:  # an array of no dimensions
+            raise_invalid("compressors", compressors, "'auto', None, or one or several codecs")
     request = RunRequest(
         Path(source),
         Path(destination),

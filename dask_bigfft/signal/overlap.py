@@ -131,7 +131,11 @@ def _by_blocks(inputs: Inputs, direct: bool, dtype: np.dtype[Any]) -> da.Array:
         is_multiplied = axis not in inputs.axes and x.shape[axis] == h.shape[axis]
         h_chunks[axis] = lengths if is_multiplied else -1
     h = h.rechunk(h_chunks)
-    x = x.rechunk({w.axis: long_enough(x.chunks[w.axis], w.second - 1) for w in inputs.windows})
+    long_chunks: dict[int, Any] = {}
+    for w in inputs.windows:
+        least = max(w.second - 1, w.first - w.count + 1)  # of "valid", the last chunk has a sample
+        long_chunks[w.axis] = long_enough(x.chunks[w.axis], least)
+    x = x.rechunk(long_chunks)
     depth: dict[int, Any] = {}
     for w in inputs.windows:
         if x.numblocks[w.axis] > 1:  # a single chunk may be shorter than the kernel

@@ -98,20 +98,20 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
     try:
         with _h5py().File(path, "r") as file:
             if component is not None and _dataset(file, component) is not None:
-                own = [component]
-                known = [component]
+                own_names = [component]
+                all_names = [component]
             else:
-                own, known = _names(file)
+                own_names, all_names = _names(file)
         dataset = None
-        if len(own) == 1 and component in (None, own[0]):
-            dataset = H5Dataset(path.resolve(), own[0])
+        if len(own_names) == 1 and component in (None, own_names[0]):
+            dataset = H5Dataset(path.resolve(), own_names[0])
     except UNREADABLE as error:
         raise_invalid("source", str(path), f"an HDF5 file that can be read ({error})")
     if dataset is None:
-        need = f"the name of a dataset in {path}: {', '.join(sorted(known)) or 'none'}"
+        need = f"the name of a dataset in {path}: {', '.join(sorted(all_names)) or 'none'}"
         raise_invalid("component", component, need)
     if dataset.shape is None:
-        need = f"a dataset that holds values: {own[0]} is a null dataset"
+        need = f"a dataset that holds values: {own_names[0]} is a null dataset"
         raise_invalid("source", str(path), need)
     return dataset
 

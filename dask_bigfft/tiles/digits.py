@@ -15,9 +15,9 @@ Digits that follow one another in the sources are joined.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -37,6 +37,101 @@ from dask_bigfft.transforms.layout import Digit
 MOST_AROUND = 2
 
 
+#: First and end value of each digit.
+Box = tuple[tuple[int, int], ...]
+
+#: Part of a block in digits: a slice of each digit.
+Slices = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class BlockDigits:
+    """Digits of the dimensions of a block, which may have a part of their values.
+
+    Digits d1, d2, ... of a dimension, outermost first, make the place d1*s1 + d2*s2 + ....
+
+    Parameters
+    ----------
+    radices : tuple of tuple of int
+        Radices of the digits of each dimension, outermost first.
+    bounds : tuple of (int, int)
+        First place of the block along each dimension of the digits, and the one behind the last.
+    """
+
+    radices: tuple[Block, ...]
+    bounds: Box
+
+    @staticmethod
+    @lru_cache(maxsize=256)  # since a block has many tiles
+    def of(shape: Block) -> "BlockDigits":
+        """Return the form of a whole block with one digit per dimension."""
+        return BlockDigits(tuple((n,) for n in shape), tuple((0, n) for n in shape))
+
+    def joined(self, first: int, radices: Block, length: int) -> "BlockDigits":
+        """Return the form of a block with the first values of some digits joined in a dimension.
+
+        Parameters
+        ----------
+        first : int
+            Dimension of the first digit.
+        radices : tuple of int
+            Radices of the digits of a whole spectrum or padded axis, outermost first.
+        length : int
+            Number of values in the block.
+        """
+        radices_of_dims = list(self.radices)
+        bounds = list(self.bounds)
+        own = slice(first, first + len(radices))
+        radices_of_dims[own] = [radices]
+        bounds[own] = [(0, length)]
+        return BlockDigits(tuple(radices_of_dims), tuple(bounds))
+
+    @cached_property
+    def sizes(self) -> Block:
+        """Radices of all digits."""
+        return tuple(itertools.chain.from_iterable(self.radices))
+
+    @property
+    def shape(self) -> Block:
+        """Shape of the block with whole digits."""
+        return tuple(map(math.prod, self.radices))
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the block has all values of the digits."""
+        return self.bounds == tuple((0, length) for length in self.shape)
+
+    @cached_property
+    def places(self) -> tuple[int, Block]:
+        """Place of the first values of all digits in a contiguous block, and the digits' strides.
+
+        The place is negative if the block does not have these values.
+        """
+        lengths = [high - low for low, high in self.bounds]
+        strides: list[int] = []
+        first = 0
+        for radices, (low, _), stride in zip(
+            self.radices,
+            self.bounds,
+            digit_weights(lengths).tolist(),
+            strict=True,
+        ):
+            first -= low * stride
+            strides += (digit_weights(radices) * stride).tolist()
+        return first, tuple(strides)
+
+    def parts(self, part: Slices) -> Iterator[Slices]:
+        """Yield the boxes of a part of the digits that are in the block."""
+        cuts = iter(part)
+        choices = []
+        for radices, (low, high) in zip(self.radices, self.bounds, strict=True):
+            own_cuts = tuple(itertools.islice(cuts, len(radices)))
+            boxes = [cut_box(box, own_cuts) for box in interval_boxes(radices, low, high)]
+            choices.append([box for box in boxes if box])
+        for chosen in itertools.product(*choices):
+            yield tuple(itertools.chain.from_iterable(chosen))
+
+
 @dataclass(frozen=True, eq=False)
 class AxisDigits:
     """Axis of a block as boxes of its digits.
@@ -46,20 +141,12 @@ class AxisDigits:
     boxes : tuple of Pieces
         The boxes of each table, in the digits of all dimensions; their only side is the source
         blocks.
-    radices : tuple of tuple of int
-        Radices of the digits of each dimension, outermost first.
-    bounds : tuple of (int, int)
-        First place of the block along each dimension of the digits, and the one behind the last.
+    form : BlockDigits
+        Digits of the dimensions of the axis.
     """
 
     boxes: tuple[Pieces, ...]
-    radices: tuple[Block, ...]
-    bounds: tuple[tuple[int, int], ...]
-
-    @property
-    def sizes(self) -> Block:
-        """Radices of all digits."""
-        return tuple(itertools.chain.from_iterable(self.radices))
+    form: BlockDigits
 
     @property
     def are_slabs(self) -> bool:
@@ -67,11 +154,11 @@ class AxisDigits:
 
         There is one table.
         """
-        volume = math.prod(high - low for low, high in self.bounds)
         (boxes,) = self.boxes
-        if not boxes.size == volume == math.prod(self.sizes):
+        sizes = self.form.sizes
+        if not self.form.is_whole or boxes.size != math.prod(sizes):
             return False
-        is_cut = (boxes.counts < np.array(self.sizes, np.int64)).any(axis=0)
+        is_cut = (boxes.counts < np.array(sizes, np.int64)).any(axis=0)
         return int(np.count_nonzero(is_cut)) < 2
 
 
@@ -105,13 +192,14 @@ def axis_in_digits(tables: Sequence[Pieces], shape: Block) -> AxisDigits | None:
     boxes, joined_radices = _joined(Pieces(first_values, last_values, (side,)), radices)
     if math.prod(map(math.prod, joined_radices)) > MOST_AROUND * math.prod(shape):
         return None
+    form = BlockDigits(tuple(joined_radices), tuple(bounds))
     if len(tables) == 1:
-        return AxisDigits((boxes,), tuple(joined_radices), tuple(bounds))
+        return AxisDigits((boxes,), form)
     ends = list(itertools.accumulate(map(len, tables)))
     boxes_of_tables = tuple(
         boxes.rows(slice(end - len(table), end)) for end, table in zip(ends, tables, strict=True)
     )
-    return AxisDigits(boxes_of_tables, tuple(joined_radices), tuple(bounds))
+    return AxisDigits(boxes_of_tables, form)
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,9 +347,14 @@ def _follows(
 # --- few boxes for many tiles -------------------------------------------------------------------
 #
 # A dimension of a block has few boxes of digits, and many tiles cut them: as lists, not as tables.
-
-#: First and end value of each digit.
-Box = tuple[tuple[int, int], ...]
+# A tile is a box of digits, so it is read from or written to a few boxes of the block. Half a
+# spectrum of real values is completed by X[N - n] = conj X[n], which needs a few more boxes, each
+# reversed::
+#
+#     N = 3*4, 7 values given          n2: 0 1 2 3      0 1 2 3
+#                                n1 = 0    0 1 2 3      . . . .
+#                                n1 = 1    4 5 6 .      . . . 5*
+#                                n1 = 2    . . . .      4*3*2*1*
 
 
 @lru_cache(maxsize=256)
@@ -322,3 +415,51 @@ def _boxes(lows: Ints, highs: Ints) -> tuple[Box, ...]:
     """Return the rows of a table of boxes."""
     rows = zip(lows.tolist(), highs.tolist(), strict=True)
     return tuple(tuple(zip(low, high, strict=True)) for low, high in rows)
+
+
+def shape_of(part: Slices) -> Block:
+    """Return the shape of a part of an array."""
+    return tuple(cut.stop - cut.start for cut in part)
+
+
+def cut_box(box: Box, part: Slices) -> Slices:
+    """Return the part of a box inside slices, or an empty tuple if there is none.
+
+    >>> cut_box(((0, 2), (1, 4)), (slice(1, 5), slice(0, 2)))
+    (slice(1, 2, None), slice(1, 2, None))
+    """
+    slices = []
+    for (low, high), cut in zip(box, part, strict=True):
+        first = max(low, cut.start)
+        last = min(high, cut.stop)
+        if first >= last:
+            return ()
+        slices.append(slice(first, last))
+    return tuple(slices)
+
+
+def image_of(
+    box: Box,
+    part: Slices,
+    starts: Block,
+    steps: Block,
+) -> Slices:
+    """Return the mirror image of a part of a box.
+
+    `starts` and `steps` are those of `mirror_boxes`.
+
+    >>> image_of(((2, 3), (1, 4)), (slice(2, 3), slice(2, 4)), (0, 3), (-1, -1))
+    (slice(0, 1, None), slice(1, 3, None))
+    """
+    slices = []
+    for (low, _), cut, start, step in zip(
+        box,
+        part,
+        starts,
+        steps,
+        strict=True,
+    ):
+        first = start + step * (cut.start - low)
+        last = start + step * (cut.stop - 1 - low)
+        slices.append(slice(min(first, last), max(first, last) + 1))
+    return tuple(slices)

@@ -124,7 +124,10 @@ def over_variables(
             )
         dims = _dims(array, dim, spectral)
         if dim is None and not dims:
-            _refuse_without_frequencies(array)
+            if spectral:
+                _refuse_without_frequencies(array)
+            allowed = "one or more variables with dimensions to transform"
+            raise_invalid("array", f"a dataset with variables {tuple(array.data_vars)}", allowed)
         chunks = keywords.get("chunks")
         transformed = {}
         for key, variable in _with_all(array, dim, dims).items():

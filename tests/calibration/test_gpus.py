@@ -29,6 +29,16 @@ def test_a_simulated_device_gives_back_its_speeds(dry):
     assert device.memory().free == simulated.nbytes
 
 
+def test_ffts_without_memory_are_reported(caplog):
+    class Crowded(SimulatedGPU):
+        def work_nbytes(self, op):
+            return 1 << 30
+
+    speeds = device_speeds(Crowded(1 << 24, dry=True), 1 << 20)
+    assert speeds.flops == DeviceProfile().flops
+    assert "FFTs" in caplog.text
+
+
 def test_a_small_device_is_measured_with_less():
     device = SimulatedGPU(1 << 15, dry=True)
     assert device_speeds(device).nbytes == 1 << 15

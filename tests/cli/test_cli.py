@@ -218,6 +218,14 @@ def test_what_is_not_a_number_is_refused_by_name(
     assert f"{option}: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("scheduler", ["sync", "tcp://127.0.0.1:8786"])
+def test_a_scheduler_with_workers_of_its_own_gets_no_others(folder, capsys, scheduler):
+    npy("a.npy", np.ones(64))
+    assert run(f"a.npy b.zarr --scheduler {scheduler} --workers 2", SMALL) != 0
+    assert "`--workers`=2" in capsys.readouterr().err
+    only(folder, "a.npy")
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [

@@ -155,7 +155,7 @@ def test_who_is_interrupted_loses_no_buffer(error, ahead):
                 [views[0]],
                 fail,
                 lambda: fail() or gpu.last,
-                of=views[0],
+                source=views[0],
             )
         ring.forget()
         assert len(ring.free) == 4
@@ -190,7 +190,7 @@ def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
             [pieces[i]],
             take,
             lambda: gpu.last,
-            of=pieces[i],
+            source=pieces[i],
         )
 
     def tell(i):

@@ -75,8 +75,8 @@ def test_scheme(
         works = list(tiles.works(number))
         assert len(works) == pass_.tiles
         largest = max(works, key=lambda work: work.source.size)
-        reading = largest.view.shape, largest.loads
-        writing = largest.stored_view.shape, largest.stores
+        reading = largest.form.sizes, largest.loads
+        writing = largest.stored_form.sizes, largest.stores
         for (view, moves), (runs, width) in ((reading, pass_.reads), (writing, pass_.writes)):
             assert counted_runs(view, moves[0][0]) == runs
             assert runs * width == largest.source.size

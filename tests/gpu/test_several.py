@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.fft
 from devices.blocks import NEEDS_GPU
-from exchange.crossings import RATIO, move, slabs
+from devices.crossings import RATIO, move, slabs
 from gpu.test_cupy_blocks import spread
 
 from dask_bigfft import fft, plan

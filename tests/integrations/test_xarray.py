@@ -192,6 +192,7 @@ REFUSED = [
     (lambda: dataset().bigfft.fft(["time", "x"]), r"\['station'\] .* try .*\['u', 'v'\]"),
     (lambda: dataset().bigfft.fft("y"), "dim.*y"),
     (lambda: dataset().bigfft.ifft(), "dim"),
+    (lambda: xr.Dataset().bigfft.fft(), "`array`=.*variables"),
     (lambda: bx.fft({"u": 1}, "x"), r"or xarray\.Dataset"),
 ]
 

@@ -43,13 +43,19 @@ def damaged(monkeypatch, damage, when):
     )
 
 
+#: Settings for plans of small arrays: split as large ones are, with short axes in one block, and
+#: as users have it, with whole transforms in one block.
+PLANNED = {
+    "split": {"bigfft.planner.whole-axis-floor": 1},
+    "short axes whole": {},
+    "whole": {"bigfft.planner.small": "64 MiB"},
+}
+
+
 @contextlib.contextmanager
-def planned_small(floor):
-    """Plans as for large arrays: nothing is gathered whole that can be split, if `floor` is 1."""
-    options = {"scheduler": "sync"}
-    if floor is not None:
-        options["bigfft.planner.whole-axis-floor"] = floor
-    with dask.config.set(options):
+def planned(how):
+    """Small arrays are planned in one of the ways of `PLANNED`."""
+    with dask.config.set({"scheduler": "sync", **PLANNED[how]}):
         yield
 
 

@@ -14,6 +14,7 @@ import scipy.fft
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from laws.law import (
+    PLANNED,
     allowance,
     amplification,
     assert_as_good_as_scipy,
@@ -21,7 +22,7 @@ from laws.law import (
     exact,
     full_spectrum,
     plan,
-    planned_small,
+    planned,
     reordered,
     scipy_own,
 )
@@ -33,8 +34,7 @@ from dask_bigfft.testing.strategies import Case, cases, orders, random_array, ro
 
 needs_extended = pytest.mark.skipif(not EXTENDED, reason="long double is no longer than double")
 
-#: Blocks that are gathered whole rather than split: nothing, and the default.
-FLOORS = st.sampled_from([1, None])
+WAYS = st.sampled_from(list(PLANNED))
 
 
 def check(case):
@@ -54,33 +54,33 @@ def check(case):
     np.testing.assert_array_equal(x, original)
 
 
-@given(case=cases(), floor=FLOORS)
-def test_any_transform(tiles, case, floor):
-    with planned_small(floor):
+@given(case=cases(), how=WAYS)
+def test_any_transform(tiles, case, how):
+    with planned(how):
         check(case)
 
 
-@given(case=cases(), floor=FLOORS, kernel=st.sampled_from(list(usable())))
+@given(case=cases(), how=WAYS, kernel=st.sampled_from(list(usable())))
 def test_any_kernel(
     tiles,
     case,
-    floor,
+    how,
     kernel,
 ):
     assume(np.result_type(case.array.dtype, np.complex64) in get_library(kernel).dtypes)
-    with planned_small(floor), dask.config.set({"bigfft.kernel": kernel}):
+    with planned(how), dask.config.set({"bigfft.kernel": kernel}):
         check(case)
 
 
 @given(case=cases(families=("rfft", "irfft"), max_axes=2))
 def test_real_transforms_that_are_split(case):
-    with planned_small(1):
+    with planned("split"):
         check(case)
 
 
 @given(case=round_cases())
 def test_named_rounds(tiles, case):
-    with planned_small(None):
+    with planned("short axes whole"):
         check(case)
 
 
@@ -120,9 +120,9 @@ def check_transposed_result(case, wanted, digits=None):
     )
 
 
-@given(data=st.data(), case=cases(families=("fft", "rfft", "hfft"), max_axes=3), floor=FLOORS)
-def test_results_in_transposed_order(data, case, floor):
-    with planned_small(floor):
+@given(data=st.data(), case=cases(families=("fft", "rfft", "hfft"), max_axes=3), how=WAYS)
+def test_results_in_transposed_order(data, case, how):
+    with planned(how):
         check_transposed_result(case, data.draw(orders(len(case.axes)), label="order"))
 
 
@@ -141,7 +141,7 @@ def factors_of(case):
 @given(data=st.data(), case=round_cases(families=("fft", "rfft", "hfft")))
 def test_named_rounds_name_the_transposed_order(data, case):
     wanted = data.draw(orders(len(case.axes)), label="order")
-    with planned_small(None):
+    with planned("short axes whole"):
         check_transposed_result(case, wanted, factors_of(case))
 
 
@@ -190,10 +190,10 @@ def check_transposed_input(case, wanted, digits=None):
 @given(
     data=st.data(),
     case=cases(families=("ifft", "irfft", "ihfft"), max_axes=3, resize=False),
-    floor=FLOORS,
+    how=WAYS,
 )
-def test_inverses_of_transposed_order(data, case, floor):
-    with planned_small(floor):
+def test_inverses_of_transposed_order(data, case, how):
+    with planned(how):
         check_transposed_input(case, data.draw(orders(len(case.axes)), label="order"))
 
 
@@ -201,7 +201,7 @@ def test_inverses_of_transposed_order(data, case, floor):
 def test_named_rounds_of_inverses_of_transposed_order(data, case):
     wanted = data.draw(orders(len(case.axes)), label="order")
     digits = {axis: factors[::-1] for axis, factors in factors_of(case).items()}
-    with planned_small(None):
+    with planned("short axes whole"):
         check_transposed_input(case, wanted, digits)
 
 
@@ -257,7 +257,7 @@ def test_every_partition_of_a_split_real_axis(family, real_factors, others):
                     rounds=rounds,
                     seed=count,
                 )
-                with planned_small(None):
+                with planned("short axes whole"):
                     check(case)
 
 

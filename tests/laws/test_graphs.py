@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from laws.law import exact_transform
+from laws.law import PLANNED, exact_transform, planned
 
 from dask_bigfft import fft
 from dask_bigfft.testing.oracles import relative_l2
@@ -59,11 +59,15 @@ def carrier(request):
     return request.param
 
 
+@pytest.fixture(params=["split", "whole"])
+def how(request):
+    return request.param
+
+
 @pytest.fixture(params=BUILDERS, ids=lambda f: f.__name__)
-def built(request, carrier):
+def built(request, carrier, how):
     """A lazy result, and what it should be."""
-    options = {"bigfft.exchange.carrier": carrier, "bigfft.planner.whole-axis-floor": 1}
-    with dask.config.set(options):
+    with planned(how), dask.config.set({"bigfft.exchange.carrier": carrier}):
         yield request.param()
 
 
@@ -172,13 +176,14 @@ def hashes(blocks):
     return [hashlib.sha256(np.ascontiguousarray(block)).hexdigest() for block in blocks]
 
 
-@given(case=cases(max_axes=3), carrier=st.sampled_from(CARRIERS), floor=st.sampled_from([1, None]))
-def test_inputs_are_never_written_to(case, carrier, floor):
+@given(
+    case=cases(max_axes=3),
+    carrier=st.sampled_from(CARRIERS),
+    how=st.sampled_from(list(PLANNED)),
+)
+def test_inputs_are_never_written_to(case, carrier, how):
     """Blocks that are read-only, in any memory order, are as they were, and so is the array."""
     x = case.array
-    options = {"bigfft.exchange.carrier": carrier, "scheduler": "sync"}
-    if floor is not None:
-        options["bigfft.planner.whole-axis-floor"] = floor
     blocks = []
 
     def frozen(block):
@@ -187,7 +192,7 @@ def test_inputs_are_never_written_to(case, carrier, floor):
         blocks.append(block)
         return block
 
-    with dask.config.set(options):
+    with planned(how), dask.config.set({"bigfft.exchange.carrier": carrier}):
         array = da.from_array(x, chunks=case.chunks).map_blocks(
             frozen, meta=np.empty((0,) * x.ndim, x.dtype)
         )
@@ -203,11 +208,10 @@ def test_inputs_are_never_written_to(case, carrier, floor):
 
 
 @pytest.mark.parametrize("build", BUILDERS)
-def test_same_answer_from_every_carrier(build):
+def test_same_answer_from_every_carrier(build, how):
     spectra = []
     for carrier in CARRIERS:
-        options = {"bigfft.exchange.carrier": carrier, "bigfft.planner.whole-axis-floor": 1}
-        with dask.config.set(options):
+        with planned(how), dask.config.set({"bigfft.exchange.carrier": carrier}):
             spectra.append(build()[0].compute(scheduler="threads"))
     for other in spectra[1:]:
         np.testing.assert_array_equal(spectra[0], other)

@@ -7,7 +7,7 @@ import dask
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws.law import call, plan, planned_small
+from laws.law import PLANNED, call, plan, planned
 
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.kernels.libraries import available, get_library, usable
@@ -63,19 +63,19 @@ any_case = st.one_of(cases(), round_cases())
     case=any_case,
     kernel=st.sampled_from(KERNELS),
     in_place=st.booleans(),
-    split=st.booleans(),
+    how=st.sampled_from(list(PLANNED)),
 )
 def test_prices_count_the_copies_of_the_loop(
     tiles,
     case,
     kernel,
     in_place,
-    split,
+    how,
 ):
     """What libraries read in place, and what they write to the result, costs no copy."""
     array = case.array
     shared = dask.config.set({"bigfft.exchange.in-place": in_place})
-    with planned_small(1 if split else None), shared:
+    with planned(how), shared:
         options = {"kernel": kernel, "device": "cpu"}
         priced, _ = priced_bytes(case, array, **options)
         copied = copied_bytes(call(case, array, **options))
@@ -86,12 +86,12 @@ def test_prices_count_the_copies_of_the_loop(
 def test_prices_of_verified_rounds_know_that_blocks_are_kept(tiles, case, mode):
     """A tile may be repeated, so it is a copy; rounds without sums are done twice instead."""
     array = case.array
-    with planned_small(1):
+    with planned("split"):
         options = {"kernel": "scipy", "device": "cpu", "verify": mode}
-        priced, planned = priced_bytes(case, array, **options)
+        priced, verified_plan = priced_bytes(case, array, **options)
         copied = copied_bytes(call(case, array, **options))
     for number, nbytes in priced.items():
-        steps = planned.rounds[number - 1].steps
+        steps = verified_plan.rounds[number - 1].steps
         chirps = any(step.chirp_in or step.chirp_out or step.convolve for step in steps)
         joins = any(step.kind == "c2r" for step in steps)
         if not chirps and not (joins and any(step.twiddle for step in steps)):

@@ -1,12 +1,11 @@
 """Products of spectra: transposed order means the same for every plan."""
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws.law import exact_transform
+from laws.law import PLANNED, exact_transform, planned
 
 from dask_bigfft import fft, plan
 from dask_bigfft.testing.oracles import relative_l2
@@ -38,7 +37,7 @@ def convolved(a, b):
     shape=st.sampled_from(SHAPES),
     plans=st.tuples(*[st.sampled_from(PLANS)] * 3),
     real=st.booleans(),
-    floor=st.sampled_from([1, 4 << 20]),
+    how=st.sampled_from(list(PLANNED)),
     dtype=st.sampled_from(["f8", "f4"]),
 )
 def test_products_of_spectra_in_transposed_order(
@@ -46,7 +45,7 @@ def test_products_of_spectra_in_transposed_order(
     shape,
     plans,
     real,
-    floor,
+    how,
     dtype,
 ):
     dtype = dtype if real else {"f8": "c16", "f4": "c8"}[dtype]
@@ -56,7 +55,7 @@ def test_products_of_spectra_in_transposed_order(
     second = da.from_array(b, chunks=data.draw(chunkings(shape)))
     axes = tuple(range(len(shape)))
     forward, inverse = (fft.rfftn, fft.irfftn) if real else (fft.fftn, fft.ifftn)
-    with dask.config.set({"bigfft.planner.whole-axis-floor": floor, "scheduler": "sync"}):
+    with planned(how):
         spectra = [
             forward(x, axes=axes, order="transposed", **options)
             for x, options in zip((first, second), plans, strict=False)

@@ -59,14 +59,6 @@ def kill(processes):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty working folder, in which axes of a few elements fall apart as long ones do."""
-    monkeypatch.chdir(tmp_path)
-    with dask.config.set({"scheduler": "threads", "bigfft.planner.whole-axis-floor": 1}):
-        yield tmp_path
-
-
-@pytest.fixture
 def source_folder(folder):
     """A working folder with a source, whose runs are done task by task."""
     stored("in.zarr", complex_values(N), (BLOCK,))

@@ -129,7 +129,8 @@ def test_other_names_on_the_command_line_are_refused(text, capsys):
 
 
 @pytest.mark.parametrize(
-    "compressors", ["zstd", "none", 3, {"name": "nothing"}, [zarr.codecs.BytesCodec()], [None]]
+    "compressors",
+    ["zstd", "none", 3, {"name": "nothing"}, [zarr.codecs.BytesCodec()], [None], np.ma.masked],
 )
 @pytest.mark.parametrize("scratch", [None, "scratch"])
 def test_what_zarr_does_not_take_is_refused_by_name(compressors, scratch):

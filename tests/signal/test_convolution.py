@@ -186,6 +186,21 @@ def test_chunks_may_be_empty(name, method, mode):
         agree(convolution, expected, 1e-15)
 
 
+@pytest.mark.parametrize("method", ["oaconvolve", "direct"])
+@pytest.mark.parametrize("chunks", [(4, 4), (4, 1, 3), (5, 3), (3, 5)])
+@pytest.mark.parametrize("length", [4, 5, 8])
+def test_blocks_of_a_valid_convolution_have_samples(method, chunks, length):
+    x = random_array((8,), "f8", 0)
+    h = random_array((length,), "f8", 1)
+    a = da.from_array(x, chunks=(chunks,))
+    if method == "direct":
+        convolution = signal.convolve(a, h, "valid", "direct")
+    else:
+        convolution = signal.oaconvolve(a, h, "valid")
+    assert min(convolution.chunks[0]) > 0
+    agree(convolution, np.convolve(x, h, "valid"), 1e-14)
+
+
 @pytest.mark.parametrize(
     "settings_", [{"bigfft.exchange.carrier": "tasks"}, {"bigfft.chunks": "preserve"}]
 )

@@ -45,7 +45,7 @@ def test_shards_of_any_part_have_the_values_of_the_block(pair, data):
     if view is None:
         return
     whole = part_by_shards(view, tuple(slice(0, size) for size in view.sizes))
-    inside = whole.reshape(view.shape)[tuple(itertools.starmap(slice, view.bounds))]
+    inside = whole.reshape(view.shape)[tuple(itertools.starmap(slice, view.form.bounds))]
     np.testing.assert_array_equal(inside, block_view.gather())
     part = []
     for size in view.sizes:

@@ -9,7 +9,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
-from exchange.crossings import RATIO
+from devices.crossings import RATIO
 from support import heard
 
 from dask_bigfft import plan, report

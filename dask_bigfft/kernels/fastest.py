@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft import config, files
-from dask_bigfft.kernels.libraries import FFTLibrary, get_library, usable
+from dask_bigfft.kernels.libraries import (
+    FFTLibrary,
+    available,
+    get_library,
+    usable,
+    version_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +48,8 @@ _lock = threading.Lock()
 def fastest_library(dtype: Any, among: Container[str] | None = None) -> str:
     """Return the name of the fastest installed FFT library for a complex dtype.
 
-    The first call on a machine takes a fraction of a second for each library.
+    The first call on a machine takes a fraction of a second for each library. Later processes load
+    and test the fastest one alone.
 
     Parameters
     ----------
@@ -75,16 +82,18 @@ def best_of(rates: Mapping[str, float]) -> str:
 @cache
 def _rates(dtype: np.dtype[Any], folder: str) -> Mapping[str, float]:
     """Return rates by library from the file, or from a measurement that is then stored there."""
-    versions = usable(dtype)
-    names = list(versions)
-    if len(names) < 2:
-        return dict.fromkeys(names, 0.0)
+    versions = {name: version_of(name) for name in available()}
     path = Path(folder, "kernels.json")
     context = {"machine": files.machine(), "versions": versions}
     known = files.read_json(path, SCHEMA, _checked) or {}
     entry = known.get(dtype.name)
     if entry is not None and entry["context"] == context:
-        return {name: float(entry["rates"][name]) for name in names}
+        stored = {name: float(rate) for name, rate in entry["rates"].items()}
+        if best_of(stored) in usable(dtype, [best_of(stored)]):  # the others are not even imported
+            return stored
+    names = list(usable(dtype))
+    if len(names) < 2:
+        return dict.fromkeys(names, 0.0)
     rates = measured_rates(names, dtype)
     shown = ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in rates.items())
     log.info("GFLOP/s of FFT libraries in %s: %s", dtype, shown)
@@ -134,7 +143,8 @@ def _checked(found: Any) -> dict[str, Any]:
     """Return the validated contents of the file by dtype."""
     dtypes = dict(found["dtypes"])
     for entry in dtypes.values():
-        names = entry["context"]["versions"]
-        if not all(float(entry["rates"][name]) > 0 for name in names):
+        rates = entry["rates"]
+        known = set(rates) <= set(entry["context"]["versions"])
+        if not rates or not known or not all(float(rate) > 0 for rate in rates.values()):
             raise ValueError("rates")
     return dtypes

@@ -16,6 +16,7 @@ from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.kernels.twiddle import index_of_places
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifted import Offsets, shift_of
+from dask_bigfft.transforms.bands import Spectrum, Window
 from dask_bigfft.transforms.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.transforms.layout import Order, flat_digits
 from dask_bigfft.transforms.spec import parse_axes, parse_orders
@@ -30,11 +31,19 @@ def _in_order(
     *,
     order: Order | None = None,
     digits: Sequence[int] | None = None,
+    band: tuple[float, float] | None = None,
+    band_index: tuple[int, int] | None = None,
 ) -> da.Array:
-    """Return the frequencies of a spectrum in natural or transposed order."""
+    """Return the frequencies of a spectrum in natural or transposed order, or those of a band."""
     length, spacing = _parse_samples(n, d)
+    spectrum = Spectrum(length, name == "rfftfreq")
+    window = _parse_window(spectrum, spacing, band, band_index)
     chosen_order = config.get("bigfft.order") if order is None else order
-    if parse_orders(chosen_order, 1) == ("natural",):
+    is_natural = parse_orders(chosen_order, 1) == ("natural",)
+    if window is not None and not is_natural:
+        allowed = "'natural' for a band, which is in ascending order"
+        raise_invalid("order", chosen_order, allowed)
+    if is_natural:
         if digits is not None:
             raise_invalid(
                 "digits",
@@ -48,12 +57,26 @@ def _in_order(
     else:
         parsed_digits = parse_factors("digits", digits, length)
     return _frequencies(
-        length,
+        spectrum,
         spacing,
         digits=parsed_digits,
         chunks=chunks,
-        half=name == "rfftfreq",
+        window=window,
     )
+
+
+def _parse_window(
+    spectrum: Spectrum,
+    spacing: float,
+    band: Any,
+    band_index: Any,
+) -> Window | None:
+    """Return the window of a spectrum that a band names, None without a band."""
+    if band is not None and band_index is not None:
+        raise_invalid("band_index", band_index, "None with a `band`")
+    if band_index is not None:
+        return spectrum.parse_indices(band_index)
+    return None if band is None else spectrum.parse_band(band, spacing)
 
 
 @_in_order
@@ -73,6 +96,11 @@ def fftfreq() -> None:
     digits : sequence of int, optional
         Digits of the spectrum, if the transform was given `digits`. The default are the digits of
         every spectrum of this length.
+    band : (float, float), optional
+        Lowest and highest frequency of a part of the spectrum in ascending order, in cycles per
+        unit of `d`.
+    band_index : (int, int), optional
+        The same by places in ascending order, as transforms take it.
 
     Returns
     -------
@@ -90,6 +118,8 @@ def fftfreq() -> None:
     array([ 0.,  1.,  2., -3., -2., -1.])
     >>> fftfreq(6, order="transposed").compute() * 6
     array([ 0.,  2., -2.,  1., -3., -1.])
+    >>> fftfreq(6, band=(-0.2, 0.4)).compute() * 6
+    array([-1.,  0.,  1.,  2.])
     """
 
 
@@ -99,7 +129,7 @@ def rfftfreq() -> None:
 
     Parameters
     ----------
-    n, d, chunks, order, digits
+    n, d, chunks, order, digits, band, band_index
         Arguments of `fftfreq`; `n` is the length of the real data.
 
     Returns
@@ -174,14 +204,15 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     number = spec.axes.index(dim)
     n = spec.lengths[number]
     is_natural = spec.orders_out[number] == "natural"
-    length, spacing = _parse_samples(n, d)
+    _, spacing = _parse_samples(n, d)
+    first = plan.result.axes[dim].groups[0].offset
     return _frequencies(
-        length,
+        Spectrum(n, spec.kind == "r2c" and dim == spec.real_axis),
         spacing,
         digits=(n,) if is_natural else spec.digits_of(dim),
         chunks=spectrum.chunks[dim],
-        half=spec.kind == "r2c" and dim == spec.real_axis,
-        first=plan.result.axes[dim].groups[0].offset + offsets.get(dim, 0),
+        window=(first, spectrum.shape[dim]),
+        shift=offsets.get(dim, 0),
     )
 
 
@@ -217,28 +248,47 @@ def _parse_samples(n: Any, d: Any) -> tuple[int, float]:
 
 
 def _frequencies(
-    n: int,
+    spectrum: Spectrum,
     d: float,
     digits: tuple[int, ...],
     chunks: Any,
-    half: bool,
-    first: int = 0,
+    window: Window | None = None,
+    shift: int = 0,
 ) -> da.Array:
-    """Return the frequencies of a spectrum by place, cyclically from place `first` on."""
+    """Return the frequencies of a spectrum by place.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+        The frequencies.
+    d : float
+        Sample spacing.
+    digits : tuple of int
+        Digits of the order.
+    chunks
+        Chunks of the result.
+    window : (int, int), optional
+        First place and number of places, cyclically; all by default.
+    shift : int
+        Place of the window that comes first, which is shifted cyclically.
+    """
+    n = spectrum.length
+    half = spectrum.is_half
     spectrum_digits = flat_digits(0, n, "transposed", real=half, digits=digits)
-    count = math.prod(digit.size for digit in spectrum_digits)
+    size = math.prod(digit.size for digit in spectrum_digits)
+    first, count = window or (0, size)
     dtype = np.dtype(float)  # dask names it faster than the class
     place_chunks = normalized_chunks(chunks, chunks, (count,), dtype)
     places = da.arange(count, chunks=place_chunks, dtype=np.int64)
-    highest = n // 2 if half else (n - 1) // 2
     frequencies = places.map_blocks(
         _frequency_block,
         n,
         d,
         spectrum_digits,
-        count,
-        highest,
-        first,
+        size=size,
+        highest=n // 2 if half else (n - 1) // 2,
+        window=(first, count),
+        shift=shift,
         dtype=dtype,
     )
     return cast("da.Array", frequencies)
@@ -249,12 +299,16 @@ def _frequency_block(
     n: int,
     d: float,
     digits: Any,
-    count: int,
+    *,
+    size: int,
     highest: int,
-    first: int,
+    window: Window,
+    shift: int,
 ) -> npt.NDArray[np.float64]:
     """Return the signed frequency of each place, given the digits of the axis."""
-    k = index_of_places(digits, (places + first) % count)
+    first, count = window
+    stored_places = first + (places + shift) % count
+    k = index_of_places(digits, stored_places % size)
     k[k > highest] -= n
     frequency_step = 1.0 / (n * d)
     return np.asarray(k * frequency_step, dtype=np.float64)

@@ -51,6 +51,8 @@ class Extras(TypedDict, total=False):
     memory_limit: int | str | None
     rounds: Sequence[Mapping[int, int] | int] | None
     digits: Sequence[int] | Mapping[int, Sequence[int]] | None
+    band: tuple[float, float] | Mapping[int, tuple[float, float]] | None
+    band_index: tuple[int, int] | Mapping[int, tuple[int, int]] | None
     variant: Literal["auto", "dif", "dit", "stockham", "pease"] | None
     kernel: str | None
     device: DeviceChoice | None

@@ -129,6 +129,14 @@ def transform(
         Digits of the spectrum in transposed order. By default they follow from the length alone, so
         spectra of equal lengths can be multiplied. Other digits must be given wherever the spectrum
         is used: to the transform, its inverse, `fftfreq` and `dask_bigfft.transposed_index`.
+    band : pair of float, or mapping of axis to pair, optional
+        Lowest and highest frequency that is kept, ends included, in cycles per sample as in
+        `fftfreq`: ``{0: (-0.1, 0.1)}``. Half a spectrum has no negative ones. The spectrum is in
+        ascending order along these axes, and in natural order along others. It is the result of
+        forward transforms. Inverse ones take it as their input, need the lengths of these axes, and
+        count all other frequencies as zeros.
+    band_index : pair of int, or mapping of axis to pair, optional
+        The same by places in ascending order, as in ``fftshift(fft(a))[start:stop]``.
     variant : {"auto", "dif", "dit", "stockham", "pease"}, optional
         Data movement within a split axis: "dif" and "dit" reorder after or before the rounds,
         "stockham" in each exchange, and "pease" repeats the same exchange. "auto" lets the planner
@@ -327,8 +335,8 @@ def plan(
     norm
         Scaling, as for the transform.
     **extras
-        `order`, `chunks`, `memory_limit`, `rounds`, `digits`, `variant`, `kernel`, `device`,
-        `device_memory_limit`, `overwrite_x`, `verify` and `planner`, see `fft`.
+        `order`, `chunks`, `memory_limit`, `rounds`, `digits`, `band`, `band_index`, `variant`,
+        `kernel`, `device`, `device_memory_limit`, `overwrite_x`, `verify` and `planner`, see `fft`.
 
     Returns
     -------
@@ -448,6 +456,8 @@ def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
     shifted = origin(array)
     offsets = None if shifted is None else shift_of(shifted.plan)
     if shifted is None or offsets is None:
+        return array, plan
+    if plan.spec.windows_in:
         return array, plan
     groups = [plan.source.axes[axis].groups for axis in offsets]
     are_whole = all(len(g) == 1 and g[0].bounds[-1] == g[0].size for g in groups)

@@ -83,7 +83,9 @@ def make_plan(
         axis_or_axes,
         norm,
         config.get("bigfft.order") if order is None else order,
-        extras.get("digits"),
+        digits=extras.get("digits"),
+        band=extras.get("band"),
+        band_index=extras.get("band_index"),
     )
     rounds = parse_rounds(extras.get("rounds"), spec, variant)
     spec = _with_inner_choices(spec, windows, signal_digits, waves)

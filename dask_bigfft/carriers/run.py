@@ -20,17 +20,18 @@ from dask_bigfft.events import current_worker, during, emit, task_threads
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.gather import part_of_source, view_of
-from dask_bigfft.gpu.on_gpu import as_block, roll_on_gpu, round_on_gpu
+from dask_bigfft.gpu.on_gpu import as_block, round_on_gpu, windows_on_gpu
 from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.kernels.checks import Verification
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
-from dask_bigfft.kernels.loop import axis_index, roll, run_round
+from dask_bigfft.kernels.loop import axis_index, in_windows, run_round
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, is_on_gpu, plain_array, refuse_wrapped
 from dask_bigfft.memory.limits import configure_arena
 from dask_bigfft.memory.paused import watch_worker_of_task
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.stages import Exchange
+from dask_bigfft.transforms.rounds import Round
 from dask_bigfft.transforms.steps import Chirp
 
 Indices = tuple[Block, ...]
@@ -267,7 +268,7 @@ class _RoundOfBlock:
         view = view_of()
         values = self._on_device(view)
         if values is not None:
-            return self._with_rolls(values)
+            return self._in_windows(values)
         with self._spare_threads() as library:
             values = run_round(
                 self.round,
@@ -283,23 +284,27 @@ class _RoundOfBlock:
     def _verified(self, view_of: ViewMaker) -> Array:
         """Return the block after the round, which is repeated where checks fail."""
         with self._spare_threads() as library:
-            checks = Verification(
-                self.run.plan.verify,
-                self.round,
-                self.block,
-                library,
-                self.dtype,
-                self.operands,
-                self.number + 1,
-            )
             if self.run.on_devices(self.number):
+                checks = self._checks(self.round.without_windows, library)
                 values = checks.run_elsewhere(view_of, self._on_device)
                 if values is not None:
-                    return self._with_rolls(values)
-            return checks.run(view_of)
+                    return self._in_windows(values)
+            return self._checks(self.round, library).run(view_of)
+
+    def _checks(self, round_: Round, library: FFTLibrary) -> Verification:
+        """Return the checks of the block in a round."""
+        return Verification(
+            self.run.plan.verify,
+            round_,
+            self.block,
+            library,
+            self.dtype,
+            self.operands,
+            self.number + 1,
+        )
 
     def _on_device(self, view: BlockView) -> Array | None:
-        """Return the block after the round without its rolls; None if the CPU has to do it.
+        """Return the block after the round without its windows; None if the CPU has to do it.
 
         That is so without a device, for a block that is not worth one, and where the CPU does all
         of a block that it could share with a device.
@@ -308,7 +313,7 @@ class _RoundOfBlock:
             return None
         overwrites = self.run.overwrites(self.number)
         job = dispatch.job_of(
-            self.round,
+            self.round.without_windows,
             self.block,
             view.dtype,
             self.dtype,
@@ -337,13 +342,14 @@ class _RoundOfBlock:
         self._report("round_device", values)
         return values
 
-    def _with_rolls(self, values: Array) -> Array:
-        """Return the block of a device with the rolls of the round."""
-        if not self.round.rolls:
+    def _in_windows(self, values: Array) -> Array:
+        """Return the windows of a device's block that the round stores."""
+        windows = self.round.windows
+        if not windows:
             return values
         if is_on_gpu(values):
-            return roll_on_gpu(values, self.round.rolls)  # type: ignore[no-any-return]
-        return roll(values, self.round.rolls)
+            return windows_on_gpu(values, windows)  # type: ignore[no-any-return]
+        return in_windows(values, windows)
 
     def _spare_threads(self) -> contextlib.AbstractContextManager[FFTLibrary]:
         return spare_threads(self.run.library, self.round.target.blocks)

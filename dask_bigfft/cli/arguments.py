@@ -4,7 +4,7 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,34 @@ def words(text: str) -> Any:
     return tuple(values)
 
 
+def _limits(text: str, number_of: Callable[[str], float]) -> Any:
+    """Return a pair of limits such as ``-0.1:0.1``, or those of several axes by their names."""
+    limits: dict[Any, Any] = {}
+    for part in text.split(","):
+        name, _, pair = part.rpartition("=")
+        low, high = map(number_of, pair.split(":"))
+        limits[words(name)] = (low, high)
+    return limits[""] if tuple(limits) == ("",) else limits
+
+
+def band(text: str) -> Any:
+    """Return the limits of frequencies of a text.
+
+    >>> band("-0.1:0.1"), band("y=0:0.5,2=0:0.25")
+    ((-0.1, 0.1), {'y': (0.0, 0.5), 2: (0.0, 0.25)})
+    """
+    return _limits(text, float)
+
+
+def band_index(text: str) -> Any:
+    """Return the limits of places of a text.
+
+    >>> band_index("0=4:8")
+    {0: (4, 8)}
+    """
+    return _limits(text, int)
+
+
 def _names(key: str) -> str:
     """Return the allowed names of a setting, and its default."""
     setting = config.SETTINGS[f"bigfft.{key}"]
@@ -92,6 +120,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--s", text, "N,M", type=integers)
     add("--norm", "backward (default), ortho or forward")
     add("--order", "spectrum's order: natural (default), transposed, or one per axis", type=words)
+    text = "lowest and highest frequency that is kept, in cycles per sample, maybe by axis"
+    add("--band", text, "A=LOW:HIGH", type=band)
+    text = "the same by places in ascending order of frequencies"
+    add("--band-index", text, "A=START:STOP", type=band_index)
     add(
         "--chunks",
         "chunks of the result: auto, preserve, lengths or 64MiB",
@@ -233,8 +265,8 @@ def joined(argv: Sequence[str]) -> list[str]:
     """Return arguments with negative values, such as ``-2,-1``, joined to their options."""
     joined_words: list[str] = []
     for word in argv:
-        is_negative = re.fullmatch(r"-\d+(,-?\d+)*", word)
-        if is_negative and joined_words and re.fullmatch(r"--\w+", joined_words[-1]):
+        is_negative = re.match(r"-\.?\d", word)
+        if is_negative and joined_words and re.fullmatch(r"--[\w-]+", joined_words[-1]):
             joined_words[-1] += f"={word}"
         else:
             joined_words.append(word)

@@ -29,6 +29,7 @@ from dask_bigfft.gpu.tile_work import Computation, Job, TileWork
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.tiles.program import NO_MODULUS, Term, Twiddle, constant_index
+from dask_bigfft.transforms.rounds import StoredWindow
 from dask_bigfft.transforms.steps import CosineSum
 
 Block = tuple[int, ...]
@@ -353,10 +354,15 @@ def _memory(values: Any, work: TileWork, filters: Mapping[int, Any]) -> dict[int
 
 
 @on_own_gpu
-def roll_on_gpu(values: Any, rolls: tuple[tuple[int, int], ...]) -> Any:
-    """Return a block after circular shifts: pairs of a dimension and its new first index."""
-    dims, firsts = zip(*rolls, strict=True)
-    return cupy().roll(values, tuple(-first for first in firsts), dims)
+def windows_on_gpu(values: Any, windows: tuple[StoredWindow, ...]) -> Any:
+    """Return cyclic windows of some dimensions of a block."""
+    dims = tuple(window.dim for window in windows)
+    shifts = tuple(-window.first for window in windows)
+    rolled = cupy().roll(values, shifts, dims)
+    parts = [slice(None)] * values.ndim
+    for window in windows:
+        parts[window.dim] = slice(window.count)
+    return cupy().ascontiguousarray(rolled[tuple(parts)])
 
 
 @on_own_gpu

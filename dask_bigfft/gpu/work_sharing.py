@@ -174,7 +174,7 @@ def shared_with_device(
     Parameters
     ----------
     job : Job
-        The round on the block, without its rolls.
+        The round on the block, without windows.
     incoming : BlockView
         The block before the round.
     library : FFTLibrary

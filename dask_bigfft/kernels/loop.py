@@ -42,10 +42,11 @@ from dask_bigfft.tiles.program import (
 )
 from dask_bigfft.tiles.way import BlockMemory, Way, WritingFFT, way_of
 from dask_bigfft.transforms.layout import AxisLayout, Layout, half
-from dask_bigfft.transforms.rounds import Round
+from dask_bigfft.transforms.rounds import Round, StoredWindow
 from dask_bigfft.transforms.steps import Divisor
 
-Rolls = tuple[tuple[int, int], ...]
+#: Windows of a block that are stored after a round.
+Windows = tuple[StoredWindow, ...]
 
 Slices = tuple[slice, ...]
 
@@ -55,10 +56,11 @@ Slices = tuple[slice, ...]
 
 @dataclass(frozen=True)
 class LibraryFFT:
-    """Call of an FFT library, and the division that remains after it."""
+    """Call of an FFT library for some lines of a tile, and the division that remains after it."""
 
     call: Call
     divisor: Divisor
+    lines: Windows = ()
 
     @staticmethod
     def of(fft: FFT) -> "LibraryFFT":
@@ -73,6 +75,7 @@ class LibraryFFT:
                 fft.lengths[-1],
             ),
             divisor,
+            fft.lines,
         )
 
 
@@ -341,6 +344,11 @@ def transform_tile(
             _apply(tile, operation)
             continue
         call = operation.call
+        if operation.lines:
+            for part, _ in _window_parts(tile.ndim, operation.lines):
+                library.run(call, tile[part])
+            _divide(tile, operation.divisor)
+            continue
         room = _room(tile, call, out) if number == writer and out is not None else None
         tile = library.run(call, tile, room)
         if call.kind != "c2c":
@@ -371,7 +379,7 @@ class CPUExecutor:
         Spectra of convolutions' filters, by their numbers among the plan's operands.
     cut : (int, int), optional
         Dimension along which tiles are cut, and their maximum width, if the block is shared with
-        other executors. The rolls of the round are then omitted.
+        other executors.
     """
 
     #: True if tiles are verified, so that a tile may be repeated.
@@ -395,9 +403,10 @@ class CPUExecutor:
         self.out = out
         self.library = library
         self.cut = cut
-        self.rolls = round_.rolls if cut is None else ()
-        self.program = program_of(round_)
-        self.operations = bound_operations(round_, block, filters)
+        # Sums of a tile are checked over all of its lines.
+        computed_round = round_.without_windows if self.checked else round_
+        self.program = program_of(computed_round)
+        self.operations = bound_operations(computed_round, block, filters)
         self.way = self._way()
 
     def _way(self) -> Way:
@@ -422,7 +431,7 @@ class CPUExecutor:
             memory,
             threads=self.library.beside,
             supports_out=self.library.supports_out,
-            rolls=bool(self.rolls),
+            has_windows=bool(self.round.windows),
             checked=self.checked,
             apart=self.apart,
             cut=self.cut,
@@ -479,7 +488,7 @@ class CPUExecutor:
 
     def store(self, result: Array, part: slice | None) -> None:
         """Copy a tile's result to the block's result, unless it is there."""
-        _store(self.place(part), result, self.rolls)
+        _store(self.place(part), result, self.round.windows)
 
     def run(self, cuts: Iterable[slice] | None = None) -> None:
         """Transform and store all tiles, or those of some cuts."""
@@ -487,38 +496,34 @@ class CPUExecutor:
             self.store(self.transform(tile, part), part)
 
 
-def _store(target: Array, result: Array, rolls: Rolls) -> None:
-    """Copy a tile to its target, unless it is there already.
-
-    Along a rolled dimension, its first values go behind the others.
-    """
+def _store(target: Array, result: Array, windows: Windows) -> None:
+    """Copy a tile, or windows of some of its dimensions, to its target unless it is there."""
     is_in_target = same_memory(result, target)
-    if is_in_target and not rolls:
+    if is_in_target and not windows:
         return
     if is_in_target:
         copy = allocate(result.shape, result.dtype)
         copy[...] = result
         result = copy
     with measured("scatter", target.nbytes):
-        for source_part, target_part in _rolled_parts(target.shape, rolls):
+        for source_part, target_part in _window_parts(target.ndim, windows):
             copy_array(target[target_part], result[source_part])
 
 
-def _rolled_parts(shape: tuple[int, ...], rolls: Rolls) -> list[tuple[Slices, Slices]]:
-    """Return the parts of an array, and of the rolled array where they go.
+def _window_parts(ndim: int, windows: Windows) -> list[tuple[Slices, Slices]]:
+    """Return the parts of an array that make cyclic windows of it, and their places there.
 
-    >>> _rolled_parts((5,), ((0, 2),))
-    [((slice(2, None, None),), (slice(None, 3, None),)), \
-((slice(None, 2, None),), (slice(3, None, None),))]
+    >>> _window_parts(1, (StoredWindow(0, first=3, count=4, size=5),))
+    [((slice(3, 5, None),), (slice(0, 2, None),)), ((slice(0, 2, None),), (slice(2, 4, None),))]
     """
-    whole: Slices = (slice(None),) * len(shape)
+    whole: Slices = (slice(None),) * ndim
     parts = [(whole, whole)]
-    for dim, first in rolls:
-        moved_end = shape[dim] - first
-        cuts = [
-            (slice(first, None), slice(moved_end)),
-            (slice(first), slice(moved_end, None)),
-        ]
+    for window in windows:
+        dim = window.dim
+        before_end = min(window.count, window.size - window.first)
+        cuts = [(slice(window.first, window.first + before_end), slice(0, before_end))]
+        if before_end < window.count:
+            cuts.append((slice(0, window.count - before_end), slice(before_end, window.count)))
         cut_parts: list[tuple[Slices, Slices]] = []
         for source_part, target_part in parts:
             for source_cut, target_cut in cuts:
@@ -529,10 +534,13 @@ def _rolled_parts(shape: tuple[int, ...], rolls: Rolls) -> list[tuple[Slices, Sl
     return parts
 
 
-def roll(values: Array, rolls: Rolls) -> Array:
-    """Return a block rolled along some of its dimensions."""
-    out = allocate(values.shape, values.dtype)
-    _store(out, values, rolls)
+def in_windows(values: Array, windows: Windows) -> Array:
+    """Return windows of some dimensions of a block."""
+    shape = list(values.shape)
+    for window in windows:
+        shape[window.dim] = window.count
+    out = allocate(tuple(shape), values.dtype)
+    _store(out, values, windows)
     return out
 
 

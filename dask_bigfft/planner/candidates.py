@@ -8,7 +8,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,6 +34,7 @@ from dask_bigfft.transforms.factors import (
 )
 from dask_bigfft.transforms.layout import (
     AxisLayout,
+    Chunks,
     Group,
     Layout,
     NoCommonDigits,
@@ -108,8 +109,20 @@ def with_padding(source: Layout, programs: dict[int, AxisProgram]) -> Layout:
     """Return the source with the digits of programs, which include Bluestein's padding."""
     axes = list(source.axes)
     for axis, program in programs.items():
-        chunks = axes[axis].groups[0].chunks
-        axes[axis] = AxisLayout((Group(program.source, chunks),))
+        (group,) = axes[axis].groups
+        axes[axis] = AxisLayout((Group(program.source, group.chunks, group.offset),))
+    return Layout(tuple(axes))
+
+
+def input_layout(spec: TransformSpec, chunks: Sequence[Chunks]) -> Layout:
+    """Return the blocks of the input; an axis may store a window of its values."""
+    pairs = zip(spec.axes, spec.lengths, strict=True)
+    whole = {axis: program_of(spec, axis, (n,)) for axis, n in pairs}
+    layout = with_padding(plain_layout(spec.shape, chunks), whole)
+    axes = list(layout.axes)
+    for axis, start, _ in spec.windows_in:
+        group = replace(axes[axis].groups[0], offset=start)
+        axes[axis] = AxisLayout((group,))
     return Layout(tuple(axes))
 
 
@@ -228,13 +241,15 @@ class Candidates:
             request.device,
         )
         self.itemsize = spec.work_dtype.itemsize
-        pairs = zip(spec.axes, spec.lengths, strict=True)
-        whole = {axis: program_of(spec, axis, (n,)) for axis, n in pairs}
         #: Blocks of the input array.
-        self.source = with_padding(plain_layout(spec.shape, request.chunks), whole)
-        windows = {axis: (start, count) for axis, start, count in spec.windows}
-        in_place = self.on_gpu or machine.holding > 1
-        self.cutter = BlockCutter(request.variant, windows, request.wanted, in_place)
+        self.source = input_layout(spec, request.chunks)
+        self.cutter = BlockCutter(
+            variant=request.variant,
+            windows={axis: (start, count) for axis, start, count in spec.windows},
+            windows_in=frozenset(axis for axis, _, _ in spec.windows_in),
+            wanted=request.wanted,
+            on_gpu=self.on_gpu or machine.holding > 1,
+        )
         #: Size of the largest input block in complex elements.
         self.largest_in = largest_block(spec, request)
         #: Price beyond which candidates are not followed: a multiple of the cheapest so far.

@@ -245,6 +245,7 @@ def _transform_lines(plan: Plan) -> Iterator[str]:
     orders = f"{_order(spec.orders_in)} to {_order(spec.orders_out)} order"
     scale = _SCALES[spec.scale]
     texts = [f"lengths by axis {{{lengths}}}, exponent {sign}i, scale {scale}, {orders}"]
+    texts += _band_texts(plan)
     texts += _offset_texts(plan)
     for program in plan.programs:
         if program.bluestein:
@@ -262,11 +263,32 @@ def _transform_lines(plan: Plan) -> Iterator[str]:
         yield from wrapped(text, "    ", "  ")
 
 
+def _band_texts(plan: Plan) -> list[str]:
+    """Return the bands of a spectrum: the frequencies of each axis in cycles per sample."""
+    spec = plan.spec
+    parts = []
+    for axis, window in spec.bands.items():
+        spectrum = spec.spectrum(axis)
+        low, high = spectrum.frequencies(window)
+        limits = f"{low}/{spectrum.length} to {high}/{spectrum.length}"
+        parts.append(f"{axis_text(plan, axis)}: {limits}, {window[1]} of {spectrum.count}")
+    if not parts:
+        return []
+    side = "result" if spec.is_forward else "input"
+    return [f"the {side} has a band of frequencies by axis {{{'; '.join(parts)}}}"]
+
+
 def _offset_texts(plan: Plan) -> list[str]:
-    """Return the first elements of axes that are stored shifted."""
+    """Return the first elements of axes that are stored shifted, but for those of bands."""
     texts = []
+    spec = plan.spec
     for side, layout in (("input", plan.source), ("result", plan.result)):
-        offsets = [(a, axis.groups[0].offset) for a, axis in enumerate(layout.axes)]
+        axes_in_bands = spec.bands if (side == "result") == spec.is_forward else {}
+        offsets = [
+            (a, axis.groups[0].offset)
+            for a, axis in enumerate(layout.axes)
+            if a not in axes_in_bands
+        ]
         shifted = ", ".join(f"{a}: {offset}" for a, offset in offsets if offset)
         if shifted:
             place = f"from the element of each axis {{{shifted}}}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+from dask_bigfft.transforms.bands import Window, window_of_digit, with_negatives
 from dask_bigfft.transforms.layout import (
     AxisLayout,
     Chunks,
@@ -19,7 +20,7 @@ from dask_bigfft.transforms.layout import (
     even_chunks,
     stored_order,
 )
-from dask_bigfft.transforms.rounds import Round, transformed
+from dask_bigfft.transforms.rounds import Round, StoredWindow, transformed
 from dask_bigfft.transforms.steps import AxisProgram, Step
 
 #: Rounds in which the steps of each axis happen, in order.
@@ -79,6 +80,17 @@ def _cut(digits: tuple[Digit, ...], chunks: Chunks | None = None, fixed: bool = 
     return _Cut(digits, size, (size,) if chunks is None else chunks, fixed)
 
 
+def _cut_as(group: Group) -> _Cut:
+    """Return a group with its chunks."""
+    return _Cut(
+        group.digits,
+        group.bounds[-1],
+        group.chunks,
+        False,
+        group.offset,
+    )
+
+
 def _in_digits(
     program: AxisProgram,
     count: int,
@@ -116,13 +128,14 @@ def _flat(digits: tuple[Digit, ...], before: AxisLayout) -> _Cut:
     chunks = before.groups[0].chunks
     if before.digits == digits and len(before.groups) == 1:
         if 0 < sum(chunks) <= cut.size:
-            return replace(cut, chunks=chunks, size=sum(chunks))
+            offset = before.groups[0].offset
+            return replace(cut, chunks=chunks, size=sum(chunks), offset=offset)
         width = max(chunks, default=1) or 1
         return cut.into(-(-cut.size // width))
     return cut.into(before.blocks)
 
 
-def _windowed(digits: tuple[Digit, ...], before: AxisLayout, window: tuple[int, int]) -> _Cut:
+def _windowed(digits: tuple[Digit, ...], before: AxisLayout, window: Window) -> _Cut:
     """Return a window of an axis in one group, cut as before if it was."""
     start, count = window
     group = before.groups[0]
@@ -134,6 +147,24 @@ def _windowed(digits: tuple[Digit, ...], before: AxisLayout, window: tuple[int, 
     return _Cut(digits, count, chunks, False, start)
 
 
+def _with_negatives(cut: _Cut, parts: int) -> _Cut:
+    """Return an axis in one group that stores -k for every k, modulo its length."""
+    whole = replace(_cut(cut.digits).into(parts), fixed=cut.fixed)
+    window = with_negatives((cut.offset, cut.size), whole.size)
+    start, count = window
+    if count == whole.size:
+        return cut if cut.size == count else whole
+    if window == (cut.offset, cut.size):
+        return cut
+    return _Cut(
+        cut.digits,
+        count,
+        even_chunks(count, parts),
+        cut.fixed,
+        start,
+    )
+
+
 def _in_parts(cuts: list[_Cut], parts: int) -> list[_Cut]:
     """Return the groups of an axis cut into a number of parts, as far as possible."""
     cuts = list(cuts)
@@ -143,6 +174,23 @@ def _in_parts(cuts: list[_Cut], parts: int) -> list[_Cut]:
             cuts[i] = cut.into(missing)
             missing = -(-missing // len(cuts[i].chunks))
     return cuts
+
+
+@dataclass(frozen=True)
+class _StoredParts:
+    """Parts of axes that are stored between rounds.
+
+    Parameters
+    ----------
+    windows : mapping
+        Windows of axes after their last step.
+    has_negatives : bool
+        Whether axes store -k for every index k before their first step. Half a spectrum that is
+        completed then needs them.
+    """
+
+    windows: Mapping[int, Window]
+    has_negatives: bool
 
 
 Cuts = list[list[_Cut]]
@@ -226,6 +274,7 @@ def _as_wanted(
     wanted: tuple[Chunks, ...],
     programs: Mapping[int, AxisProgram],
     steps: Mapping[int, Step],
+    windows: Mapping[int, Window],
     sizes: Sizes,
 ) -> list[Layout]:
     """Return the last round cut into the wanted blocks of the result; empty if impossible."""
@@ -237,7 +286,10 @@ def _as_wanted(
             return []
         if program is not None and len(program.steps) < len(program.target):
             return []  # digits that no round made: plans that make them are as cheap
-        as_wanted = _axis_as_wanted(groups, digits, chunks)
+        if axis in windows:
+            as_wanted = _window_as_wanted(groups, windows[axis], chunks)
+        else:
+            as_wanted = _axis_as_wanted(groups, digits, chunks)
         if as_wanted is None:
             return []
         axes.append(as_wanted)
@@ -273,6 +325,17 @@ def _axis_as_wanted(
     return [outer, *(replace(cut, chunks=(cut.size,)) for cut in inner)]
 
 
+def _window_as_wanted(groups: list[_Cut], window: Window, chunks: Chunks) -> list[_Cut] | None:
+    """Return the groups of an axis whose window is stored in wanted chunks; None if impossible."""
+    (cut,) = groups
+    count = window[1]
+    if sum(chunks) != count:
+        return None
+    if cut.fixed:
+        return groups if chunks == (count,) else None
+    return [replace(cut, chunks=chunks)] if (cut.offset, cut.size) == window else None
+
+
 def _ways_to_cut(cuts: Cuts, sizes: Sizes, variant: str) -> list[Layout]:
     """Return different ways to cut blocks down to size."""
     if _largest(cuts) <= sizes.target:
@@ -292,6 +355,8 @@ class BlockCutter:
         Data movement within an axis.
     windows : mapping
         Start and count of the values that are returned, by axis.
+    windows_in : frozenset of int
+        Axes of which the input has a window.
     wanted : tuple of chunks or None
         Chunks of the result. If the last round can make them, an exchange is saved.
     on_gpu : bool
@@ -299,9 +364,31 @@ class BlockCutter:
     """
 
     variant: str
-    windows: Mapping[int, tuple[int, int]]
+    windows: Mapping[int, Window]
+    windows_in: frozenset[int]
     wanted: tuple[Chunks, ...] | None
     on_gpu: bool
+
+    @property
+    def crops(self) -> bool:
+        """True if rounds store only windows; after rounds on devices the exchange crops."""
+        return not self.on_gpu
+
+    def _stored_parts(self, programs: Mapping[int, AxisProgram]) -> _StoredParts:
+        """Return the parts of axes that are stored between rounds.
+
+        If the last exchange completes half a spectrum, windows have the negatives of all indices.
+        """
+        has_negatives = any(program.completes_input for program in programs.values())
+        if not any(program.completes_result for program in programs.values()):
+            return _StoredParts(self.windows, has_negatives)
+        windows = {}
+        for axis, window in self.windows.items():
+            length = programs[axis].length
+            wider_window = with_negatives(window, length)
+            if wider_window[1] < length:
+                windows[axis] = wider_window
+        return _StoredParts(windows, has_negatives)
 
     def rounds(
         self,
@@ -339,33 +426,76 @@ class BlockCutter:
         """
         last = max(number for numbers in assignment.values() for number in numbers)
         counts = dict.fromkeys(programs, 0)  # steps of each axis that are done
+        parts = self._stored_parts(programs)
         beam: list[tuple[float, tuple[Round, ...]]] = [(0.0, ())]
         for number in range(last + 1):
             steps: dict[int, Step] = {}
             for axis in sorted(programs):
-                steps_done = counts[axis]
-                if steps_done < len(assignment[axis]) and assignment[axis][steps_done] == number:
-                    steps[axis] = programs[axis].steps[steps_done]
+                if number in assignment[axis]:
+                    steps[axis] = programs[axis].steps[counts[axis]]
             partial: list[tuple[float, tuple[Round, ...]]] = []
             for seconds, rounds in beam:
                 before = rounds[-1].target if rounds else source
                 cuts = [
                     self._axis_cuts(
-                        programs.get(a), counts.get(a, 0), steps.get(a), axis, source.axes[a]
+                        programs.get(a),
+                        counts.get(a, 0),
+                        steps.get(a),
+                        before=axis,
+                        source=source.axes[a],
+                        parts=parts,
                     )
                     for a, axis in enumerate(before.axes)
                 ]
                 for layout in self._layouts(cuts, programs, steps, sizes, is_last=number == last):
                     total = seconds + cost(before, layout)
                     if total <= bound:
-                        round_steps = tuple(steps.values())
-                        target = transformed(layout, round_steps)
-                        partial.append((total, (*rounds, Round(round_steps, layout, target))))
+                        round_ = self._round(before, layout, programs, steps, parts)
+                        partial.append((total, (*rounds, round_)))
             partial.sort(key=lambda candidate: candidate[0])
             beam = partial[:BEAM]
             for axis in steps:
                 counts[axis] += 1
         return [rounds for _, rounds in beam]
+
+    def _round(
+        self,
+        before: Layout,
+        layout: Layout,
+        programs: Mapping[int, AxisProgram],
+        steps: Mapping[int, Step],
+        parts: _StoredParts,
+    ) -> Round:
+        """Return a round, with the windows that it finds and stores.
+
+        Parameters
+        ----------
+        before, layout : Layout
+            Blocks before the exchange, and before the round.
+        programs : mapping
+            Program of each transformed axis.
+        steps : mapping
+            Step of each axis that has one in the round.
+        parts : _StoredParts
+            Parts of axes that are stored between rounds.
+        """
+        round_steps = tuple(steps.values())
+        target = transformed(layout, round_steps)
+        if self.crops:
+            target = _in_windows(target, programs, steps, parts.windows)
+        windows_in = []
+        for axis in sorted(self.windows_in & steps.keys()):
+            group = before.axes[axis].groups[0]
+            if group.digits != (steps[axis].source,):
+                continue
+            window = (group.offset, group.bounds[-1])
+            if parts.has_negatives:
+                window = with_negatives(window, group.size)
+            start, count = window
+            if count < group.size:
+                dim = sum(len(other.groups) for other in layout.axes[:axis])
+                windows_in.append(StoredWindow(dim, start, count, group.size))
+        return Round(round_steps, layout, target, tuple(windows_in))
 
     def _layouts(
         self,
@@ -385,7 +515,15 @@ class BlockCutter:
             cuts = _merge(cuts, sizes.target)
         layouts = _ways_to_cut(cuts, sizes, self.variant)
         if is_last and self.wanted is not None:
-            layouts = [*_as_wanted(cuts, self.wanted, programs, steps, sizes), *layouts]
+            as_wanted = _as_wanted(
+                cuts,
+                self.wanted,
+                programs,
+                steps,
+                self.windows,
+                sizes,
+            )
+            layouts = [*as_wanted, *layouts]
         return list(dict.fromkeys(layouts))
 
     def result(
@@ -419,6 +557,7 @@ class BlockCutter:
         step: Step | None,
         before: AxisLayout,
         source: AxisLayout,
+        parts: _StoredParts,
     ) -> list[_Cut]:
         """Return the groups of an axis in a round, with the chunks that they inherit.
 
@@ -435,13 +574,16 @@ class BlockCutter:
             Its step in this round.
         before, source : AxisLayout
             The axis before the round, and in the input.
+        parts : _StoredParts
+            Parts of axes that are stored between rounds.
         """
         if program is None:
-            return [_cut(group.digits, group.chunks) for group in before.groups]
+            return [_cut_as(group) for group in before.groups]
         if step is None and count == 0 and _is_whole_before(program):
-            return [_flat(program.source, before)]
+            cut = _flat(program.source, before)
+            return [_with_negatives(cut, before.blocks) if parts.has_negatives else cut]
         if step is None and count == len(program.steps):
-            return self._transformed_cuts(program, before)
+            return self._transformed_cuts(program, before, parts.windows)
         in_place = self.on_gpu and self.variant == "auto" and not program.bluestein
         cuts = _in_digits(program, count, step, self.variant, in_place)
         if self.variant != "auto":
@@ -452,13 +594,49 @@ class BlockCutter:
                 cuts[i] = replace(cut, chunks=chunks_before.get(cut.digits, cut.chunks))
         return _in_parts(cuts, before.blocks)
 
-    def _transformed_cuts(self, program: AxisProgram, before: AxisLayout) -> list[_Cut]:
+    def _transformed_cuts(
+        self,
+        program: AxisProgram,
+        before: AxisLayout,
+        windows: Mapping[int, Window],
+    ) -> list[_Cut]:
         """Return the groups of an axis after its last step; values outside a window are dropped."""
-        if program.axis in self.windows:
-            return [_windowed(program.target, before, self.windows[program.axis])]
-        if before.digits == program.target or _is_half(program, before.digits):
-            return [_cut(group.digits, group.chunks) for group in before.groups]
+        is_as_requested = before.digits == program.target
+        if not is_as_requested and _is_half(program, before.digits):
+            return [_cut_as(group) for group in before.groups]
+        if program.axis in windows:
+            return [_windowed(program.target, before, windows[program.axis])]
+        if is_as_requested:
+            return [_cut_as(group) for group in before.groups]
         return [_flat(program.target, before)]
+
+
+def _in_windows(
+    layout: Layout,
+    programs: Mapping[int, AxisProgram],
+    steps: Mapping[int, Step],
+    windows: Mapping[int, Window],
+) -> Layout:
+    """Return a layout after some steps, with the windows of axes that have had their last one."""
+    axes = list(layout.axes)
+    for axis, step in steps.items():
+        program = programs[axis]
+        if axis not in windows or step != program.steps[-1]:
+            continue
+        window = windows[axis]
+        if program.target != (step.target,):
+            length = program.length
+            if not program.completes_result:
+                length = math.prod(digit.size for digit in program.target)
+            window = window_of_digit(window, step.target, length)
+            if window[1] == step.target.size:
+                continue
+        start, count = window
+        groups = list(layout.axes[axis].groups)
+        number = [group.digits for group in groups].index((step.target,))
+        groups[number] = Group((step.target,), (count,), start)
+        axes[axis] = AxisLayout(tuple(groups))
+    return Layout(tuple(axes))
 
 
 def _is_half(program: AxisProgram, digits: tuple[Digit, ...]) -> bool:

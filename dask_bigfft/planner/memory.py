@@ -224,6 +224,14 @@ def _result_nbytes(plan: Plan, number: int) -> int:
     return plan.rounds[number].target.largest * itemsize
 
 
+def _computed_nbytes(plan: Plan, number: int) -> int:
+    """Return the bytes of the largest block after a round, windows of which may be stored."""
+    if number == len(plan.rounds):
+        return _gathered_nbytes(plan, number)
+    itemsize = np.dtype(plan.dtypes[2 * number + 1]).itemsize
+    return plan.rounds[number].without_windows.target.largest * itemsize
+
+
 #: Maximum bytes of a thread's chunk codecs, which take half a chunk. Measured with
 #: Zarr's default compression at both ends: 4 to 6 MiB beside blocks and chunks.
 CODEC = 8 << 20
@@ -310,7 +318,7 @@ def _stage_memory(plan: Plan, number: int) -> _StageMemory:
         blocks=blocks,
         threads=threads,
         share=own_blocks / max(1, blocks),
-        tiles=threads * _tiles(plan, number, block, result),
+        tiles=threads * _tiles(plan, number, block),
     )
 
 
@@ -475,25 +483,24 @@ def _tiles_nbytes(plan: Plan) -> int:
     return TILES * tile_bytes_of(plan.machine.threads)
 
 
-def _tiles(
-    plan: Plan,
-    number: int,
-    block: int,
-    result: int,
-) -> int:
+def _tiles(plan: Plan, number: int, block: int) -> int:
     """Return the bytes of a task's tiles in a round, or of copies of a block that is not cut.
 
     Such a block is copied, unless it is gathered directly into its result. Libraries without
-    `supports_out` allocate spectra of real values, and these blocks, in fresh memory.
+    `supports_out`, and rounds that store windows, have spectra of real values, and these blocks, in
+    fresh memory.
     """
     padded = min(block * 5 // 4, _tiles_nbytes(plan))  # rows of tiles are padded
     if number >= len(plan.rounds) or _is_cut(plan, number):
         return padded
+    computed = _computed_nbytes(plan, number)
     if _compares(plan, number):
-        return _compared(plan, number, block, result)
-    if _keeps_shape(plan.rounds[number]):
+        return _compared(plan, number, block, computed)
+    round_ = plan.rounds[number]
+    if _keeps_shape(round_):
         return padded
-    return block if model_of(plan).library.supports_out else block + result
+    is_written = model_of(plan).library.supports_out and not round_.windows
+    return block if is_written else block + computed
 
 
 def _is_cut(plan: Plan, number: int) -> bool:
@@ -556,8 +563,11 @@ def _walk_gathering(plan: Plan, number: int, memory: MemoryWalk) -> None:
         round_ = plan.rounds[number]
         if result != gathered or round_.source.largest != round_.target.largest:
             work = gathered  # tiles cannot be cut
+            if round_.windows and not _is_cut(plan, number):
+                work += _computed_nbytes(plan, number)
         if _compares(plan, number) and not _is_cut(plan, number):
-            work = max(work, _compared(plan, number, gathered, result))
+            computed = _computed_nbytes(plan, number)
+            work = max(work, _compared(plan, number, gathered, computed))
     memory.allocate("result", result)
     # Decoding needs memory beside that which the arena keeps for the result of the round.
     memory.allocate("work", max(work, _decoding_nbytes(plan, number)))
@@ -581,8 +591,11 @@ def _walk_assembling(plan: Plan, number: int, memory: MemoryWalk) -> None:
         needs_copy = not works_in_place or plan.verify != "none"
         if needs_copy and not _is_cut(plan, number):
             work = gathered
+            if plan.rounds[number].windows:
+                work += _computed_nbytes(plan, number)
             if _compares(plan, number):
-                work = max(work, _compared(plan, number, gathered, result))
+                computed = _computed_nbytes(plan, number)
+                work = max(work, _compared(plan, number, gathered, computed))
         if not works_in_place:
             work += result
     memory.allocate("work", work)

@@ -38,7 +38,8 @@ def shuffled(shape: ExchangeShape) -> bool:
 
 def price_of(round_: Round) -> Price:
     """Return the work of a round on all its blocks."""
-    return price(program_of(round_), round_.source.size, round_.target.size)
+    result_size = round_.without_windows.target.size
+    return price(program_of(round_), round_.source.size, result_size)
 
 
 def flops(round_: Round) -> float:
@@ -240,7 +241,7 @@ class Model:
             memory,
             threads=self.machine.threads,
             supports_out=self.library.supports_out,
-            rolls=bool(round_.rolls),
+            has_windows=bool(round_.windows),
             apart=False,
         )
 
@@ -265,7 +266,7 @@ class Model:
             ),
             threads=self.machine.threads,
             supports_out=self.library.supports_out,
-            rolls=bool(round_.rolls),
+            has_windows=bool(round_.windows),
             checked=is_verified,
             apart=is_verified and stage.works_in_place,
         )

@@ -372,7 +372,7 @@ def written_in_order(rounds: Sequence[Round], last: Exchange) -> SharedLayouts:
     """
     count = len(rounds)
     last_round = rounds[-1]
-    shared = None if last_round.rolls else _shared(last, count)
+    shared = None if last_round.windows else _shared(last, count)
     if shared is not None:
         row_nbytes = shared.place(last_round.target).width * np.dtype(last.dtype).itemsize
         if row_nbytes < LEAST_WRITTEN_NBYTES:
@@ -383,7 +383,7 @@ def written_in_order(rounds: Sequence[Round], last: Exchange) -> SharedLayouts:
 
 def _after(shared_layout: Layout, round_: Round) -> Layout | None:
     """Return the shared layout after a round in place; None if the round cannot work in place."""
-    if round_.rolls:
+    if round_.windows:
         return None
     for step in round_.steps:
         if step.kind != "c2c" or step.source.size != step.target.size:

@@ -6,6 +6,7 @@ array of one axis beside the source, with the name of the dimension.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,11 +207,16 @@ def _frequencies(
     digits = None if order == "natural" else spec.digits_of(axis)
     is_half = axis == spec.axes[-1] and spec.kind == "r2c"
     frequencies_of = rfftfreq if is_half else fftfreq
+    places = None
+    if axis in spec.bands:
+        places = spec.spectrum(axis).indices(spec.bands[axis])
+        samples = replace(samples, band_start=places[0], band_stop=places[1])
     frequencies = frequencies_of(
         length,
         samples.spacing,
         order=order,
         digits=digits,
+        band_index=places,
     )
     origin = {
         "spacing": 1 / abs(length * samples.spacing),

@@ -112,6 +112,20 @@ class RunRequest:
         }
 
     @property
+    def bands(self) -> dict[str, Any]:
+        """The keywords for bands of the spectrum, by numbers of axes."""
+        bands = {}
+        for name in ("band", "band_index"):
+            band = self.options.get(name)
+            if isinstance(band, Mapping):
+                axes = numbers(tuple(band), self.dims)
+                keys = (int(axis) if isinstance(axis, Integral) else axis for axis in axes)
+                band = dict(zip(keys, band.values(), strict=True))
+            if band is not None:
+                bands[name] = band
+        return bands
+
+    @property
     def block_nbytes(self) -> int | None:
         """Size of the blocks that are read in bytes, if it was given."""
         return None if self.block_size is None else parse_limit("block_size", self.block_size)
@@ -139,6 +153,7 @@ class RunRequest:
         keywords = {name: config.argument(name) for name in Extras.__annotations__}
         keywords |= self.where
         keywords |= {name: value for name, value in self.options.items() if value is not None}
+        keywords |= self.bands
         for name in ("memory_limit", "device_memory_limit"):
             keywords[name] = parse_limit(name, keywords[name])
         arguments = {
@@ -311,7 +326,7 @@ def _planned(request: RunRequest, x: da.Array) -> Plan:
             request.kind,
             request.where,
             cast("calls.Norm", request.norm),
-            cast("Extras", {**options}),
+            cast("Extras", {**options, **request.bands}),
             request.writing(x.dtype),
         )
 
@@ -326,7 +341,9 @@ def attributes(plan: Plan, norm: str | None) -> dict[str, Any]:
     """Return the attributes of the result."""
     spec = plan.spec
     forward = any(order != "natural" for order in spec.orders_out)
+    places = {str(axis): spec.spectrum(axis).indices(band) for axis, band in spec.bands.items()}
     return {
+        **({"band_index": places} if places else {}),
         "version": config.own_version(),
         "kind": spec.name,
         "axes": list(spec.axes),

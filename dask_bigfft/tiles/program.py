@@ -22,7 +22,7 @@ from operator import mul
 from typing import Literal
 
 from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout
-from dask_bigfft.transforms.rounds import Round
+from dask_bigfft.transforms.rounds import Round, StoredWindow
 from dask_bigfft.transforms.steps import Chirp, Divisor, Kind, Step, axis_program
 
 Shape = tuple[int, ...]
@@ -123,6 +123,9 @@ class FFT:
         Sign in the exponent.
     divisor : Divisor
         Divisor of the result.
+    lines : tuple of StoredWindow
+        Windows of other dimensions outside of which lines do not matter: they are zeros, or are not
+        stored after the round.
     """
 
     kind: Kind
@@ -130,6 +133,12 @@ class FFT:
     lengths: Shape
     sign: int
     divisor: Divisor = ONE
+    lines: tuple[StoredWindow, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Share of the lines that matter."""
+        return math.prod(window.count / window.size for window in self.lines)
 
     @property
     def by_library(self) -> tuple[Scale, Divisor]:
@@ -552,10 +561,45 @@ def _pass_program(steps: Sequence[_PassStep]) -> Program:
 
 
 def _complex_ffts(steps: Sequence[_PassStep]) -> Iterator[FFT]:
-    """Yield the complex FFTs, one for each sign."""
+    """Yield the complex FFTs: one for each sign, or one for each step where lines do not matter."""
     complex_steps = [step for step in steps if step.own.kind == "c2c"]
+    round_ = steps[0].line.round if steps else None
+    if round_ is not None and round_.leaves_out_lines:
+        yield from _ffts_of_some_lines(steps, complex_steps, round_)
+        return
     for sign in dict.fromkeys(step.own.sign for step in complex_steps):
         yield _fft("c2c", [step for step in complex_steps if step.own.sign == sign])
+
+
+def _ffts_of_some_lines(
+    steps: Sequence[_PassStep], complex_steps: Sequence[_PassStep], round_: Round
+) -> Iterator[FFT]:
+    """Yield one FFT for each complex step of a pass, of the lines that matter.
+
+    After a step, the lines outside of its window do not matter; before it, those outside of the
+    window that was stored do not. So the steps with small windows come first or last.
+    """
+    stored = {window.dim: window for window in round_.windows if window.count < window.size}
+    nonzero = {window.dim: window for window in round_.windows_in}
+
+    def lost_share(step: _PassStep) -> float:
+        """Return the share of lines for other steps if this one comes first, less that if last."""
+        after = stored.get(step.dim)
+        before = nonzero.get(step.dim)
+        share_after = 1.0 if after is None else after.count / after.size
+        return share_after - (1.0 if before is None else before.count / before.size)
+
+    lines: dict[int, StoredWindow] = dict(nonzero)
+    for step in steps:
+        if step.own.kind == "r2c":
+            lines.pop(step.dim, None)
+            if step.dim in stored:
+                lines[step.dim] = stored[step.dim]
+    for step in sorted(complex_steps, key=lost_share):
+        lines.pop(step.dim, None)
+        yield replace(_fft("c2c", [step]), lines=tuple(lines.values()))
+        if step.dim in stored:
+            lines[step.dim] = stored[step.dim]
 
 
 def _filters(steps: Sequence[_PassStep]) -> Iterator[Operation]:
@@ -672,4 +716,6 @@ def _joined(operations: Sequence[Operation]) -> list[Operation]:
 
 def _may_join(real: FFT, plain: FFT) -> bool:
     """Return whether a library does an FFT of real values and the complex one after it at once."""
+    if plain.lines:
+        return False
     return (real.kind, plain.kind) == ("r2c", "c2c") and real.sign == plain.sign

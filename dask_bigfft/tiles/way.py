@@ -93,8 +93,8 @@ class Way:
         Memory of the block before and after.
     tiling : (int, int) or None
         Dimension along which the block is cut, and the maximum width of a tile; None for one tile.
-    rolls : bool
-        True if the result is stored in two parts, rolled along a dimension.
+    has_windows : bool
+        True if windows of the transformed dimensions are stored, each in one or two parts.
     reads_in_place : bool
         True if the first FFT reads the block where it is.
     fills_result : bool
@@ -105,7 +105,7 @@ class Way:
 
     memory: BlockMemory
     tiling: tuple[int, int] | None
-    rolls: bool
+    has_windows: bool
     reads_in_place: bool
     fills_result: bool
     writing_fft: WritingFFT
@@ -120,7 +120,7 @@ class Way:
     @property
     def is_stored(self) -> bool:
         """True if tiles are copied to the result after the last operation."""
-        if self.rolls:
+        if self.has_windows:
             return True
         return not (self.reads_in_place or self.fills_result or self.writing_fft != "none")
 
@@ -131,7 +131,7 @@ def block_tiling(
     *,
     threads: int,
     supports_out: bool,
-    rolls: bool,
+    has_windows: bool,
     apart: bool,
 ) -> tuple[int, int] | None:
     """Return the dimension and the width of the tiles of a block; None if it is not cut.
@@ -139,7 +139,7 @@ def block_tiling(
     Parameters are those of `way_of`.
     """
     # A library that returns new memory has two tiles in cache.
-    writes_spectrum = program.begins_with_r2c and supports_out and not rolls and not apart
+    writes_spectrum = program.begins_with_r2c and supports_out and not has_windows and not apart
     has_new_tiles = not writes_spectrum and not memory.keeps_form
     return tiling(
         memory.shape,
@@ -156,7 +156,7 @@ def way_of(
     *,
     threads: int,
     supports_out: bool,
-    rolls: bool = False,
+    has_windows: bool = False,
     checked: bool = False,
     apart: bool = False,
     cut: tuple[int, int] | None = None,
@@ -173,8 +173,8 @@ def way_of(
         Number of blocks that are transformed at the same time.
     supports_out : bool
         True if the FFT library reads one array and writes to another one.
-    rolls : bool
-        True if the result is stored in two parts, rolled along a dimension.
+    has_windows : bool
+        True if windows of the transformed dimensions are stored, each in one or two parts.
     checked : bool
         True if tiles are verified, and loaded once more after a mismatch.
     apart : bool
@@ -189,12 +189,12 @@ def way_of(
             memory,
             threads=threads,
             supports_out=supports_out,
-            rolls=rolls,
+            has_windows=has_windows,
             apart=apart,
         )
     reads_in_place = False
     writing_fft: WritingFFT = "none"
-    if not rolls and not apart:
+    if not has_windows and not apart:
         reads_in_place = not checked and _reads_in_place(program, memory, tiles, supports_out)
         if supports_out:
             writing_fft = _writing_fft(program, memory, tiles, checked)
@@ -205,7 +205,7 @@ def way_of(
     return Way(
         memory,
         tiles,
-        rolls=rolls,
+        has_windows=has_windows,
         reads_in_place=reads_in_place,
         fills_result=fills_result,
         writing_fft=writing_fft,
@@ -289,7 +289,7 @@ def price(program: Program, size: int, result_size: int) -> Price:
             for dim, length in zip(operation.dims, operation.lengths, strict=True):
                 is_real = operation.kind != "c2c" and dim == operation.dims[-1]
                 values = max(size, result_size) / 2 if is_real else min(size, result_size)
-                flops[dim] += 5 * values * math.log2(max(length, 2))
+                flops[dim] += 5 * operation.share * values * math.log2(max(length, 2))
         elif isinstance(operation, Multiply):
             products += len(operation.factors)
         else:

@@ -34,6 +34,26 @@ from dask_bigfft.transforms.steps import AxisProgram, Divisor, Step
 
 
 @dataclass(frozen=True)
+class StoredWindow:
+    """Cyclic window of a dimension of a block, which alone is stored before or after a round.
+
+    Parameters
+    ----------
+    dim : int
+        Dimension of the block.
+    first, count : int
+        First value that is stored, and number of values.
+    size : int
+        Number of values of the dimension in the round.
+    """
+
+    dim: int
+    first: int
+    count: int
+    size: int
+
+
+@dataclass(frozen=True)
 class Round(HashedOnce):
     """Local FFTs over one digit each of some axes.
 
@@ -42,20 +62,41 @@ class Round(HashedOnce):
     steps : tuple of Step
         At most one per axis.
     source, target : Layout
-        Blocks before and after; the same but for the digits that the steps replace. Where the
-        target has an offset of such a digit, its values are stored cyclically shifted.
+        Blocks before and after; the same but for the digits that the steps replace. Of such a
+        digit, the target may store a window: from an offset on, and fewer values.
+    windows_in : tuple of StoredWindow
+        Windows of transformed dimensions outside of which the source has zeros.
     """
 
     steps: tuple[Step, ...]
     source: Layout
     target: Layout
+    windows_in: tuple[StoredWindow, ...] = ()
 
     @cached_property
-    def rolls(self) -> tuple[tuple[int, int], ...]:
-        """Dimensions of a block that are stored cyclically shifted, with their offsets."""
+    def windows(self) -> tuple[StoredWindow, ...]:
+        """Windows of the transformed dimensions of a block that are stored."""
         groups = [group for axis in self.target.axes for group in axis.groups]
-        dims = [self.dim(step) for step in self.steps]
-        return tuple((dim, groups[dim].offset) for dim in dims if groups[dim].offset)
+        windows = []
+        for dim in [self.dim(step) for step in self.steps]:
+            group = groups[dim]
+            count = group.bounds[-1]
+            if group.offset or count != group.size:
+                windows.append(StoredWindow(dim, group.offset, count, group.size))
+        return tuple(windows)
+
+    @property
+    def leaves_out_lines(self) -> bool:
+        """True if some lines are zeros, or are not stored."""
+        is_cropped = any(window.count < window.size for window in self.windows)
+        return is_cropped or bool(self.windows_in)
+
+    @cached_property
+    def without_windows(self) -> "Round":
+        """The round of all lines, which stores all values."""
+        if not self.windows and not self.windows_in:
+            return self
+        return Round(self.steps, self.source, transformed(self.source, self.steps))
 
     @cached_property
     def keeps_energy(self) -> bool:

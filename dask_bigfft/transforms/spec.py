@@ -8,13 +8,14 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, SupportsIndex, TypeVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import ArgumentTypeError, AxisError, parse_as, parse_type, raise_invalid
+from dask_bigfft.transforms.bands import Spectrum, Window
 from dask_bigfft.transforms.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.transforms.layout import Order, flat_digits
 from dask_bigfft.transforms.rounds import Scale
@@ -84,6 +85,8 @@ class TransformSpec:
     windows : tuple of (int, int, int)
         Axis, start and count: the result has only `count` values along that axis, cyclically from
         `start` on.
+    windows_in : tuple of (int, int, int)
+        The same for the input: its other values are zeros, which are not stored.
     waves : CosineSum or None
         Sum over cosines or sines along the one axis, in place of a Fourier transform; of kind
         "c2c", with a real result.
@@ -103,6 +106,7 @@ class TransformSpec:
     orders_out: tuple[Order, ...]
     digits: tuple[tuple[int, tuple[int, ...]], ...] = ()
     windows: tuple[tuple[int, int, int], ...] = ()
+    windows_in: tuple[tuple[int, int, int], ...] = ()
     waves: CosineSum | None = None
     dims: tuple[str, ...] = ()
 
@@ -144,6 +148,25 @@ class TransformSpec:
     def real_axis(self) -> int | None:
         """Axis with half a spectrum on one side, if any."""
         return None if self.kind == "c2c" else self.axes[-1]
+
+    @property
+    def is_forward(self) -> bool:
+        """True if the result is a spectrum, False if the input is one."""
+        return not self.name.startswith("i")
+
+    def spectrum(self, axis: int) -> Spectrum:
+        """Return the frequencies along a transformed axis of the spectrum."""
+        halved_kind = "r2c" if self.is_forward else "c2r"
+        is_half = self.kind == halved_kind and axis == self.real_axis
+        return Spectrum(self.lengths[self.axes.index(axis)], is_half)
+
+    @property
+    def bands(self) -> dict[int, Window]:
+        """Window of the spectrum that is stored along some axes."""
+        windows = self.windows if self.is_forward else self.windows_in
+        if self.waves is not None:
+            return {}
+        return {axis: (start, count) for axis, start, count in windows}
 
     def digits_of(self, axis: int) -> tuple[int, ...]:
         """Return the digits of an axis in transposed order."""
@@ -466,6 +489,8 @@ def transform_spec(
     norm: str | None = None,
     order: str | Sequence[str] = "natural",
     digits: Any = None,
+    band: Any = None,
+    band_index: Any = None,
 ) -> TransformSpec:
     """Return the specification of a call of the `numpy.fft` interface.
 
@@ -481,6 +506,9 @@ def transform_spec(
         Order of the spectrum: of the result of forward transforms, of the input of inverse ones.
     digits : sequence of int or mapping, optional
         Digits of the spectrum of axes in transposed order; the default are `transposed_digits`.
+    band, band_index : mapping or pair, optional
+        Part of the spectrum along some axes: the limits of its frequencies in cycles per sample, or
+        of its indices in ascending order.
 
     Raises
     ------
@@ -523,7 +551,7 @@ def transform_spec(
         if comes_transposed:
             _check_places(axis, size, length, half, axis_digits)
     natural = parse_orders("natural", len(axes))
-    return TransformSpec(
+    spec = TransformSpec(
         name=name,
         shape=tuple(map(int, shape)),
         dtype=dtype_str,
@@ -537,3 +565,66 @@ def transform_spec(
         digits=tuple(sorted(other_digits)),
         dims=_dims.get() if len(_dims.get()) == len(shape) else (),
     )
+    windows = _parse_windows(spec, band, band_index)
+    if forward or not windows:
+        return replace(spec, windows=windows)
+    _check_stored_bands(spec, windows, argument, given_lengths)
+    return replace(spec, windows_in=windows)
+
+
+def _parse_windows(
+    spec: TransformSpec, band: Any, band_index: Any
+) -> tuple[tuple[int, int, int], ...]:
+    """Return axis, start and count of the windows of a spectrum that bands name."""
+    windows: dict[int, Window] = {}
+    for argument, named in (("band", band), ("band_index", band_index)):
+        if named is None:
+            continue
+        if not isinstance(named, Mapping) and len(spec.axes) == 1:
+            named = {spec.axes[0]: named}
+        allowed = "a mapping of axis to a pair of limits"
+        parse_type(argument, named, Mapping, allowed)
+        axes = parse_some(argument, named, spec.axes, len(spec.shape))
+        orders = spec.orders_out if spec.is_forward else spec.orders_in
+        for axis, limits in zip(axes, named.values(), strict=True):
+            order = orders[spec.axes.index(axis)]
+            if order != "natural":
+                raise_invalid("order", order, f"'natural' for axis {axis}, which has a {argument}")
+            if axis in windows:
+                raise_invalid(argument, named, f"axes without a `band`, which axis {axis} has")
+            spectrum = spec.spectrum(axis)
+            is_band = argument == "band"
+            windows[axis] = (
+                spectrum.parse_band(limits) if is_band else spectrum.parse_indices(limits)
+            )
+    return tuple((axis, *window) for axis, window in sorted(windows.items()))
+
+
+def _check_stored_bands(
+    spec: TransformSpec,
+    windows: tuple[tuple[int, int, int], ...],
+    argument: str,
+    lengths: tuple[SupportsIndex | None, ...],
+) -> None:
+    """Raise an error if the input of an inverse transform does not have the size of its bands.
+
+    Parameters
+    ----------
+    spec : TransformSpec
+        The transform.
+    windows : tuple of (int, int, int)
+        Axis, start and count of each band.
+    argument : str
+        Name of the argument with the lengths.
+    lengths : tuple of int or None
+        The given length of each transformed axis.
+    """
+    for axis, _, count in windows:
+        if lengths[spec.axes.index(axis)] in (None, -1):
+            allowed = f"the length of axis {axis}, which a part of its spectrum does not tell"
+            raise_invalid(argument, None, allowed)
+        size = spec.shape[axis]
+        if size != count:
+            length = spec.lengths[spec.axes.index(axis)]
+            allowed = f"{count} entries, as many as the band has of a spectrum of length {length}"
+            raise_invalid("a", f"axis {axis} of length {size}", allowed)

@@ -202,6 +202,20 @@ class AxisProgram:
         digits = self.in_place(0)
         return digits == self.source or (len(self.source) == 1 and _follow(digits))
 
+    @property
+    def completes_input(self) -> bool:
+        """True if half a spectrum is completed before the first step."""
+        if self.mirror is None or len(self.source) > 1:
+            return False
+        return self.bluestein or (self.steps[-1].kind == "c2r" and len(self.steps) > 1)
+
+    @property
+    def completes_result(self) -> bool:
+        """True if half a spectrum is completed after the last step."""
+        if self.mirror is None or len(self.target) > 1:
+            return False
+        return self.steps[0].kind == "r2c" and len(self.steps) > 1
+
 
 def _cooley_tukey(
     axis: int,

@@ -18,6 +18,7 @@ from dask_bigfft import fft as transforms
 from dask_bigfft.api.calls import Norm, transforms_by
 from dask_bigfft.config import is_int
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
+from dask_bigfft.transforms.bands import Spectrum
 from dask_bigfft.transforms.spec import COSINES, parse_length, parse_orders, with_dims
 from dask_bigfft.xarray.attributes import (
     ARRAY_ATTRS,
@@ -402,6 +403,14 @@ def forward(
         samples[last] = replace(samples[last], length=parse_length("n", n, 1))
     elif name == "hfft":
         samples[last] = replace(samples[last], length=2 * (array.sizes[last] - 1))
+    half = last if name == "rfft" else None
+    samples = _with_bands(
+        samples,
+        half,
+        band=extras.pop("band", None),
+        band_index=extras.pop("band_index", None),
+    )
+    shifted = [dim for dim in shifted if samples[dim].band is None]
     source, _ = prepared(
         array,
         dims,
@@ -415,7 +424,7 @@ def forward(
         work,
         [source],
         renamed,
-        extras,
+        extras | _band_extras(array, samples),
         norm=norm,
         s=lengths,
     )
@@ -439,6 +448,57 @@ def forward(
         true_amplitude,
         -1,
     )
+
+
+def _with_bands(
+    samples: Mapping[Hashable, Samples],
+    half: Hashable | None,
+    band: Any,
+    band_index: Any,
+) -> dict[Hashable, Samples]:
+    """Return the samples of each dimension with the bands of their frequencies.
+
+    Parameters
+    ----------
+    samples : mapping
+        Samples of each dimension.
+    half : hashable or None
+        The dimension that has half a spectrum.
+    band, band_index
+        Limits in the unit of the frequencies, and by places in ascending order.
+    """
+    with_bands = dict(samples)
+    for argument, named in (("band", band), ("band_index", band_index)):
+        if named is None:
+            continue
+        if not isinstance(named, Mapping) and len(samples) == 1:
+            named = dict.fromkeys(samples, named)
+        allowed = f"a mapping of some of the dimensions {tuple(samples)}"
+        if not isinstance(named, Mapping):
+            raise_invalid(argument, named, allowed, kind=ArgumentTypeError)
+        for dim, limits in named.items():
+            if dim not in samples or with_bands[dim].band is not None:
+                raise_invalid(argument, named, f"{allowed}, each once")
+            own = samples[dim]
+            spectrum = Spectrum(own.length, dim == half)
+            if argument == "band":
+                window = spectrum.parse_band(limits, own.spacing)
+            else:
+                window = spectrum.parse_indices(limits)
+            start, stop = spectrum.indices(window)
+            with_bands[dim] = replace(own, band_start=start, band_stop=stop)
+    return with_bands
+
+
+def _band_extras(
+    array: xr.DataArray, samples: Mapping[Hashable, Samples]
+) -> dict[str, dict[int, tuple[int, int]]]:
+    """Return the keyword of a transform for the bands of dimensions, if they have any."""
+    places = {}
+    for dim, own in samples.items():
+        if own.band is not None:
+            places[array.get_axis_num(dim)] = (own.band.start, own.band.stop)
+    return {"band_index": places} if places else {}
 
 
 def _shifted_dims(
@@ -531,20 +591,21 @@ def inverse(
         true_amplitude,
         1,
     )
-    sizes = {old: array.sizes[old] for old in dims}
+    sizes = {old: own.spectrum_length(array.sizes[old]) for old, own in samples.items()}
     if half is not None:
         samples[half] = samples[half].resampled(length)
         sizes[half] = samples[half].length
     elif n is not None:
         raise_invalid("n", n, f"None for {name}")
-    spectrum = _in_natural_order(spectrum, [old for old in natural if old != half])
+    whole = [old for old in natural if old != half and samples[old].band is None]
+    spectrum = _in_natural_order(spectrum, whole)
     renamed = {old: own.dim for old, own in samples.items()}
     (work,) = _inner(name)
     data = computed(
         work,
         [spectrum],
         renamed,
-        extras,
+        extras | _band_extras(array, samples),
         norm=norm,
         s=list(sizes.values()),
     )

@@ -23,6 +23,9 @@ SECONDS = {
     "ns": 1e-9,
 }
 
+#: Fields of `Samples` that attributes may have.
+RECORDED = ("first", "units", "dtype", "time_unit", "calendar", "band_start", "band_stop")
+
 #: Unit of times of cftime as numbers.
 SINCE = "microseconds since 1970-01-01"
 
@@ -33,7 +36,8 @@ class Samples:
 
     ``first`` and ``step`` are in the coordinate's unit, or in ``time_unit`` for times. ``dtype`` is
     that of the coordinate, None if the dimension has no coordinate. Times of cftime are stored as
-    distances from 1970 in their ``calendar``.
+    distances from 1970 in their ``calendar``. A band of the frequencies has the places
+    ``band_start`` to ``band_stop`` - 1 in ascending order.
     """
 
     dim: Hashable
@@ -44,6 +48,19 @@ class Samples:
     dtype: str | None = None
     time_unit: str = "ns"
     calendar: str | None = None
+    band_start: int | None = None
+    band_stop: int | None = None
+
+    @property
+    def band(self) -> slice | None:
+        """Places of the frequencies that are stored, in ascending order; None for all."""
+        if self.band_start is None:
+            return None
+        return slice(self.band_start, self.band_stop)
+
+    def spectrum_length(self, size: int) -> int:
+        """Return the length of a spectrum of which an array has `size` frequencies."""
+        return size if self.band is None else self.length
 
     @property
     def is_time(self) -> bool:
@@ -189,7 +206,7 @@ def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
     length = int(attrs.get("direct_length", 2 * (size - 1) if half else size))
     if "direct_step" in attrs:
         fields = {}
-        for field in ("first", "units", "dtype", "time_unit", "calendar"):
+        for field in RECORDED:
             if f"direct_{field}" in attrs:
                 fields[field] = attrs[f"direct_{field}"]
         return Samples(
@@ -242,6 +259,9 @@ def refuse_parts(
     distance = 1 / (n * abs(before.spacing))
     if waves is not None:
         complete = [waves]
+    elif before.band is not None:
+        ascending = np.arange(n // 2 + 1) if half else np.arange(n) - n // 2
+        complete = [ascending[before.band] / (n * before.spacing)]
     elif half:
         present = np.abs(present[: n // 2 + 1])
         complete = [np.arange(len(present)) * distance]

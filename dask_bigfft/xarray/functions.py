@@ -36,7 +36,8 @@ def fft() -> None:
         default is False.
     **extras
         Keywords of `dask_bigfft.fft.fftn`: `order`, `chunks` (a mapping may name dimensions of the
-        array or of the result), `memory_limit` and the others.
+        array or of the result), `memory_limit` and the others. `band` maps dimensions to the lowest
+        and highest frequency that is kept, in the unit of the new coordinate; the inverse knows it.
 
     Returns
     -------

@@ -1,0 +1,203 @@
+"""Bands: intervals of the frequencies of a spectrum, in ascending order.
+
+A spectrum in natural order begins with frequency 0, and its negative frequencies come last. So a
+band is a cyclic window of it, which begins with the lowest frequency of the band::
+
+    natural order     0  1  2  3 -4 -3 -2 -1
+    ascending order  -4 -3 -2 -1  0  1  2  3     as fftshift returns it
+    band                   -2 -1  0  1           start 6, count 4
+
+Half a spectrum is in ascending order as it is.
+"""
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, raise_invalid
+from dask_bigfft.transforms.layout import Digit, half
+
+#: First index of a cyclic window of an axis, and number of its values.
+Window = tuple[int, int]
+
+#: Relative difference below which a limit of a band is a frequency of the spectrum.
+ROUNDING = 8 * sys.float_info.epsilon
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Frequencies of a spectrum along one axis, in ascending order.
+
+    Parameters
+    ----------
+    length : int
+        Length N of the transform.
+    is_half : bool
+        Whether only the frequencies 0 to N//2 are stored.
+    """
+
+    length: int
+    is_half: bool = False
+
+    @property
+    def count(self) -> int:
+        """Number of frequencies."""
+        return half(self.length) if self.is_half else self.length
+
+    @property
+    def lowest(self) -> int:
+        """Lowest frequency in units of 1/N cycles per sample."""
+        return 0 if self.is_half else -(self.length // 2)
+
+    @property
+    def highest(self) -> int:
+        """Highest frequency in units of 1/N cycles per sample."""
+        return self.lowest + self.count - 1
+
+    def window(self, first: int, last: int) -> Window:
+        """Return the window with the frequencies from `first` to `last`.
+
+        >>> Spectrum(8).window(-2, 1)
+        (6, 4)
+        """
+        return first % self.length, last - first + 1
+
+    def frequencies(self, window: Window) -> tuple[int, int]:
+        """Return the first and the last frequency of a window.
+
+        >>> Spectrum(8).frequencies((6, 4))
+        (-2, 1)
+        """
+        start, count = window
+        first = start - self.length if start > self.highest else start
+        return first, first + count - 1
+
+    def indices(self, window: Window) -> tuple[int, int]:
+        """Return the first place of a window in ascending order, and the one behind its last.
+
+        >>> Spectrum(8).indices((6, 4))
+        (2, 6)
+        """
+        first, last = self.frequencies(window)
+        return first - self.lowest, last - self.lowest + 1
+
+    def parse_band(self, band: Any, spacing: float = 1.0) -> Window:
+        """Return the window with the frequencies of a band, its ends included.
+
+        Parameters
+        ----------
+        band : (float, float)
+            Lowest and highest frequency, in cycles per unit of `spacing`.
+        spacing : float
+            Distance of two samples. If it is negative, the frequencies descend.
+
+        Examples
+        --------
+        >>> Spectrum(8).parse_band((-0.25, 0.125))
+        (6, 4)
+        """
+        low, high = _parse_pair("band", band, "a pair of frequencies (low, high)")
+        places = []
+        for limit in (low, high):
+            frequency = parse_as(float, "band", limit, "frequencies that are numbers")
+            places.append(_rounded(frequency * self.length * spacing))
+        if spacing < 0:
+            places.reverse()
+        lowest = 0.0 if self.is_half else -0.5
+        ends = sorted((lowest / spacing, 0.5 / spacing))
+        allowed = f"{ends[0]:.6g} <= low <= high <= {ends[1]:.6g}"
+        if not lowest * self.length <= places[0] <= places[1] <= self.length / 2:
+            raise_invalid("band", band, allowed)
+        first = max(math.ceil(places[0]), self.lowest)
+        last = min(math.floor(places[1]), self.highest)
+        if first > last:
+            step = 1 / (self.length * spacing)
+            allowed = f"a band with a frequency of the spectrum, which are multiples of {step:.6g}"
+            raise_invalid("band", band, f"{allowed} up to {self.highest * step:.6g}")
+        return self.window(first, last)
+
+    def parse_indices(self, band_index: Any) -> Window:
+        """Return the window with an interval of places in ascending order.
+
+        >>> Spectrum(8).parse_indices((2, 6))
+        (6, 4)
+        """
+        start, stop = _parse_pair("band_index", band_index, "a pair of integers (start, stop)")
+        for place in (start, stop):
+            parse_count("band_index", place, 0, self.count)
+        if not start < stop:
+            raise_invalid("band_index", band_index, f"0 <= start < stop <= {self.count}")
+        return self.window(self.lowest + int(start), self.lowest + int(stop) - 1)
+
+
+def _parse_pair(argument: str, value: Any, allowed: str) -> tuple[Any, Any]:
+    """Return the two values of an argument."""
+    try:
+        low, high = value
+    except (TypeError, ValueError):
+        raise_invalid(argument, value, allowed, kind=ArgumentTypeError)
+    return low, high
+
+
+def _rounded(place: float) -> float:
+    """Return the nearest whole number if a place differs from it only by rounding errors.
+
+    >>> _rounded(10 * 0.3 * (1 + 2e-16)), _rounded(2.9999)
+    (3.0, 2.9999)
+    """
+    if not math.isfinite(place):
+        return place
+    nearest = float(round(place))
+    return nearest if abs(place - nearest) <= ROUNDING * abs(nearest) else place
+
+
+def window_of_digit(window: Window, digit: Digit, length: int) -> Window:
+    """Return the cyclic window of the last digit of an axis that has all values of a window.
+
+    Parameters
+    ----------
+    window : (int, int)
+        Start and count of the values of the axis.
+    digit : Digit
+        The digit of the largest stride.
+    length : int
+        Number of values of the axis.
+
+    Examples
+    --------
+    >>> window_of_digit((13, 6), Digit(1, 4, 4, 4), 16)
+    (3, 2)
+    """
+    start, count = window
+    first = start // digit.stride
+    end = start + count
+    if end <= length:
+        last = (end - 1) // digit.stride
+    else:
+        last = digit.radix + (end - length - 1) // digit.stride
+    return first, min(last - first + 1, digit.size)
+
+
+def with_negatives(window: Window, length: int) -> Window:
+    """Return the shortest cyclic window with the values of a window and their negatives.
+
+    It is around 0, or around half the length.
+
+    >>> with_negatives((1, 2), 16), with_negatives((6, 3), 16), with_negatives((1, 7), 16)
+    ((14, 5), (6, 5), (1, 15))
+    """
+    start, count = window
+    ends = (start, start + count - 1)
+    distances = [min(end % length, -end % length) for end in ends]  # from 0
+
+    def has(value: int) -> bool:
+        return (value - start) % length < count
+
+    farthest = length // 2 if has(length // 2) else max(distances)
+    nearest = 0 if has(0) else min(distances)
+    around_zero = min(2 * farthest + 1, length)
+    around_half = length - 2 * nearest + 1 if nearest else length
+    if around_zero <= around_half:
+        return (-farthest % length if around_zero < length else 0), around_zero
+    return nearest, around_half

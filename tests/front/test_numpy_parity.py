@@ -22,7 +22,17 @@ SCIPY_MANY = ["hfft2", "ihfft2", "hfftn", "ihfftn"]
 TRANSFORMS = ONE + NUMPY_TWO + NUMPY_MANY + SCIPY_MANY
 REAL_IN = {"rfft", "rfft2", "rfftn", "ihfft", "ihfft2", "ihfftn"}
 NORMS = [None, "backward", "ortho", "forward"]
-EXTRAS = ["order", "chunks", "memory_limit", "rounds", "digits", "variant", "kernel"]
+EXTRAS = [
+    "order",
+    "chunks",
+    "memory_limit",
+    "rounds",
+    "digits",
+    "band",
+    "band_index",
+    "variant",
+    "kernel",
+]
 EXTRAS += ["device", "device_memory_limit", "overwrite_x", "verify", "planner"]
 DTYPES = ["?", "i1", "u2", "i8", "f2", "f4", "f8", "g", "F", "D", "G"]
 DTYPES += [">f4", ">f8", ">c8", ">c16", ">i4", ">f2"]

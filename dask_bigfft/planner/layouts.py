@@ -35,6 +35,11 @@ BEAM = 4
 SLACK = 1.25
 
 
+#: Maximum share of the values of an axis, or of its last digit, that a round stores without the
+#: others, unless an exchange is saved. Blocks that change their shape have smaller tiles.
+WINDOW_SHARE = 3 / 4
+
+
 @dataclass(frozen=True)
 class Sizes:
     """Wanted and largest size of blocks, in complex elements."""
@@ -450,7 +455,14 @@ class BlockCutter:
                 for layout in self._layouts(cuts, programs, steps, sizes, is_last=number == last):
                     total = seconds + cost(before, layout)
                     if total <= bound:
-                        round_ = self._round(before, layout, programs, steps, parts)
+                        round_ = self._round(
+                            before,
+                            layout,
+                            programs,
+                            steps,
+                            parts=parts,
+                            is_last=number == last,
+                        )
                         partial.append((total, (*rounds, round_)))
             partial.sort(key=lambda candidate: candidate[0])
             beam = partial[:BEAM]
@@ -465,6 +477,7 @@ class BlockCutter:
         programs: Mapping[int, AxisProgram],
         steps: Mapping[int, Step],
         parts: _StoredParts,
+        is_last: bool,
     ) -> Round:
         """Return a round, with the windows that it finds and stores.
 
@@ -478,11 +491,17 @@ class BlockCutter:
             Step of each axis that has one in the round.
         parts : _StoredParts
             Parts of axes that are stored between rounds.
+        is_last : bool
+            Whether the round is the last one.
         """
         round_steps = tuple(steps.values())
-        target = transformed(layout, round_steps)
-        if self.crops:
-            target = _in_windows(target, programs, steps, parts.windows)
+        axes = list(transformed(layout, round_steps).axes)
+        for axis, step in steps.items():
+            has_window = axis in parts.windows and step == programs[axis].steps[-1]
+            if has_window and self.crops:
+                window = parts.windows[axis]
+                axes[axis] = self._in_window(axes[axis], programs[axis], window, is_last)
+        target = Layout(tuple(axes))
         windows_in = []
         for axis in sorted(self.windows_in & steps.keys()):
             group = before.axes[axis].groups[0]
@@ -496,6 +515,31 @@ class BlockCutter:
                 dim = sum(len(other.groups) for other in layout.axes[:axis])
                 windows_in.append(StoredWindow(dim, start, count, group.size))
         return Round(round_steps, layout, target, tuple(windows_in))
+
+    def _in_window(
+        self,
+        axis: AxisLayout,
+        program: AxisProgram,
+        window: Window,
+        is_last: bool,
+    ) -> AxisLayout:
+        """Return an axis after its last step, of which only a window is stored if that pays."""
+        digit = program.steps[-1].target
+        is_result = is_last and program.target == (digit,)
+        if is_result and self.wanted is not None:
+            is_result = self.wanted[program.axis] == window[1:]
+        if program.target != (digit,):
+            length = program.length
+            if not program.completes_result:
+                length = math.prod(target.size for target in program.target)
+            window = window_of_digit(window, digit, length)
+        start, count = window
+        if count > WINDOW_SHARE * digit.size and not is_result:
+            return axis
+        groups = list(axis.groups)
+        number = [group.digits for group in groups].index((digit,))
+        groups[number] = Group((digit,), (count,), start)
+        return AxisLayout(tuple(groups))
 
     def _layouts(
         self,
@@ -609,34 +653,6 @@ class BlockCutter:
         if is_as_requested:
             return [_cut_as(group) for group in before.groups]
         return [_flat(program.target, before)]
-
-
-def _in_windows(
-    layout: Layout,
-    programs: Mapping[int, AxisProgram],
-    steps: Mapping[int, Step],
-    windows: Mapping[int, Window],
-) -> Layout:
-    """Return a layout after some steps, with the windows of axes that have had their last one."""
-    axes = list(layout.axes)
-    for axis, step in steps.items():
-        program = programs[axis]
-        if axis not in windows or step != program.steps[-1]:
-            continue
-        window = windows[axis]
-        if program.target != (step.target,):
-            length = program.length
-            if not program.completes_result:
-                length = math.prod(digit.size for digit in program.target)
-            window = window_of_digit(window, step.target, length)
-            if window[1] == step.target.size:
-                continue
-        start, count = window
-        groups = list(layout.axes[axis].groups)
-        number = [group.digits for group in groups].index((step.target,))
-        groups[number] = Group((step.target,), (count,), start)
-        axes[axis] = AxisLayout(tuple(groups))
-    return Layout(tuple(axes))
 
 
 def _is_half(program: AxisProgram, digits: tuple[Digit, ...]) -> bool:

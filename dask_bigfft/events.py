@@ -12,7 +12,6 @@ Asks distributed for the current worker where it is imported.
 """
 
 import math
-import os
 import sys
 import threading
 import time
@@ -31,6 +30,7 @@ import psutil
 from dask.system import CPU_COUNT
 
 from dask_bigfft.errors import raise_invalid
+from dask_bigfft.system import after_fork
 
 #: Called as ``sink(name, numbers)``. `plan` is the token of a plan; all other values are numbers.
 Sink = Callable[[str, Mapping[str, Any]], object]
@@ -568,4 +568,4 @@ class Record:
 #: The record of this process.
 RECORD = Record()
 add_sink(RECORD.take)
-os.register_at_fork(after_in_child=RECORD.start_afresh)
+after_fork(RECORD.start_afresh)

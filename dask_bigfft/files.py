@@ -29,7 +29,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 from dask.utils import format_bytes
 
-from dask_bigfft import config
+from dask_bigfft import config, system
 from dask_bigfft.arrays import Array, Ints
 
 T = TypeVar("T")
@@ -45,8 +45,6 @@ LEAST = 256 << 10
 
 #: Bytes of one system call.
 PIECE = 8 << 20
-
-_DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 
 def rounded_up(nbytes: int) -> int:
@@ -78,6 +76,9 @@ def places(nbytes: Ints) -> Ints:
 
 def sync_path(path: Path) -> None:
     """Sync a file, or the names in a folder, to disk."""
+    if path.is_dir():
+        system.sync_directory(path)
+        return
     with opened(path, os.O_RDONLY, direct=False) as file:
         os.fsync(file.handle)
 
@@ -106,10 +107,9 @@ def explained(
         return text
     folder = next((parent for parent in path.parents if parent.is_dir()), path.parent)
     with contextlib.suppress(OSError):
-        disk = os.statvfs(folder)
-        if disk.f_files and not disk.f_favail:
+        if system.free_inodes(folder) == 0:
             return f"{text}: no inode is left for {what} on the disk of {folder}"
-        free = disk.f_bavail * disk.f_frsize
+        free = shutil.disk_usage(folder).free
         if missing > free:
             missing -= free
     return f"{text}: {format_bytes(missing)} are missing for {what}"
@@ -151,7 +151,7 @@ def _mark_thread() -> None:
     _pool_threads.is_one = True
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)
+system.after_fork(_pool.cache_clear)
 
 
 class Underway(Generic[T]):
@@ -222,11 +222,11 @@ class File:
 
     def read(self, out: Array, begin: int) -> int:
         """Fill an array of bytes from an offset in the file; return the number of bytes read."""
-        return self._move_all(os.preadv, out, begin)
+        return self._move_all(system.read_at, out, begin)
 
     def write(self, values: Array, begin: int) -> int:
         """Write an array of bytes at an offset in the file; return the number of bytes."""
-        return self._move_all(os.pwritev, values, begin)
+        return self._move_all(system.write_at, values, begin)
 
     def _move_all(self, call: Any, values: Array, begin: int) -> int:
         """Read or write an array in concurrent system calls, by direct I/O if possible."""
@@ -262,7 +262,7 @@ class File:
             handle = self.direct if is_direct else self.handle
             end = direct_end if is_direct else size
             try:
-                count = call(handle, [data[moved:end]], begin + moved)
+                count = call(handle, data[moved:end], begin + moved)
             except OSError as error:
                 if is_direct and error.errno == errno.EINVAL:  # other alignment needed
                     direct_end = moved
@@ -290,21 +290,14 @@ def opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
         True allows direct I/O, if `bigfft.scratch.direct` is true as well.
     """
     with contextlib.ExitStack() as stack:
-        handle = os.open(path, flags, 0o600)
+        handle = os.open(path, flags | system.BINARY, 0o600)
         stack.callback(os.close, handle)
         direct_handle: int | None = None
-        if direct and _DIRECT and config.get("bigfft.scratch.direct"):
+        if direct and system.DIRECT and config.get("bigfft.scratch.direct"):
             with contextlib.suppress(OSError):
-                direct_handle = os.open(path, (flags & ~os.O_CREAT) | _DIRECT)
+                direct_handle = os.open(path, (flags & ~os.O_CREAT) | system.DIRECT)
                 stack.callback(os.close, direct_handle)
         yield File(handle, direct_handle)
-
-
-def preallocate(handle: int, nbytes: int) -> None:
-    """Set the size of a file, and reserve the disk space if the system can."""
-    if nbytes and hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(handle, 0, nbytes)
-    os.ftruncate(handle, nbytes)
 
 
 # --- files of JSON --------------------------------------------------------------------------
@@ -323,19 +316,9 @@ _DAMAGED = (
 )
 
 
-@cache
-def _cpu() -> str:
-    """Return the model of the processor."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
-
-
 def machine() -> list[Any]:
     """Return architecture, processor and number of cores of this machine."""
-    return [platform.machine(), _cpu(), os.cpu_count()]
+    return [platform.machine(), system.processor_model(), os.cpu_count()]
 
 
 def read_json(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
@@ -356,7 +339,7 @@ def read_json(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
         if content["schema"] != schema:
             return None
         return checked(content)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     except _DAMAGED as error:
         log.warning("%s is damaged and ignored: %r", path, error)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.planner.profile import PRICES, LibrarySpeeds, Profile
+from dask_bigfft.system import forget_cached
 
 #: Bytes to measure the disk of a host with.
 DISK_NBYTES = 256 << 20
@@ -171,8 +172,7 @@ def written(path: Path, nbytes: int) -> float:
         file.flush()
         os.fsync(file.fileno())
         seconds = time.perf_counter() - started
-        if hasattr(os, "posix_fadvise"):  # drop it from the page cache before it is read
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        forget_cached(file.fileno())  # before it is read
     return max(seconds, 1e-9)
 
 

@@ -30,7 +30,7 @@ from dask_bigfft.carriers.names import Names, block_ref
 from dask_bigfft.carriers.run import Operands, PlanRun, TaskFunction, block_task, checked, reported
 from dask_bigfft.carriers.tasks import Tasks, put_together
 from dask_bigfft.dask_private import TaskRef
-from dask_bigfft.errors import CarrierError
+from dask_bigfft.errors import CarrierError, FallbackWarning
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.packing import packed, shard_checksum
 from dask_bigfft.kernels.views import is_on_gpu
@@ -48,15 +48,35 @@ MAX_SOURCE_NBYTES = 4 << 20
 
 
 @cache
-def shuffle_module() -> Any:
+def _tried_shuffle() -> Any:
     """Return the module `shuffle`; warn once and return None where distributed is too different."""
     try:
         from dask_bigfft.carriers import shuffle
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+
+        shuffle.try_exchange()
+    except Exception as error:  # of any kind: private names may have changed in any way
         text = "dask_bigfft does not know this version of distributed's peer-to-peer shuffle "
-        text += f"({error}): exchanges between processes use tasks"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        text += f"({error!r}): exchanges between processes use tasks"
+        warnings.warn(text, FallbackWarning, stacklevel=2)
         return None
+    return shuffle
+
+
+def shuffle_module() -> Any:
+    """Return the module `shuffle` for new graphs, or None where shuffles do not work."""
+    shuffle = _tried_shuffle()
+    return None if shuffle is None or shuffle.has_failed() else shuffle
+
+
+def _shuffle_of_task() -> Any:
+    """Return the module `shuffle` for a task whose graph has shuffles."""
+    shuffle = _tried_shuffle()
+    if shuffle is None:
+        raise CarrierError(
+            "the scheduler has built a graph for the carrier p2p, which does not work with the "
+            "version of distributed on this worker: use the same version everywhere, or set "
+            "bigfft.exchange.carrier to 'tasks'"
+        )
     return shuffle
 
 
@@ -309,7 +329,7 @@ class P2P(Tasks):
         """Add the barrier of a shuffle, and the tasks that assemble its target blocks."""
         batch = self._batches.get(stage.number)
         width = 1 if batch is None else batch.width
-        barrier = shuffle_module().barrier_task(
+        barrier = _shuffle_of_task().barrier_task(
             shuffle.name,
             shuffle.senders,
             targets=shuffle.targets_along,
@@ -422,7 +442,7 @@ def send_block(
         emit("pack", nbytes=nbytes, seconds=time.perf_counter() - started)
         return messages
 
-    return {shuffle: {shuffle_module().transfer(shuffle, source, pack)}}
+    return {shuffle: {_shuffle_of_task().transfer(shuffle, source, pack)}}
 
 
 def run_and_send_blocks(
@@ -493,7 +513,7 @@ def run_block_of_shuffle(
         If the shuffle does not have exactly the shards of the block.
     """
     started = time.perf_counter()
-    shards, free = shuffle_module().collect(shuffle, attempt, block)
+    shards, free = _shuffle_of_task().collect(shuffle, attempt, block)
     nbytes = sum(shard.nbytes for shard, _ in shards.values())
     emit("unpack", nbytes=nbytes, seconds=time.perf_counter() - started)
     expected = run.map(number).sources(block)

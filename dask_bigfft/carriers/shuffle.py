@@ -12,8 +12,9 @@ stores and restarts. This module overrides the following, with measured benefits
 - shards in memory are aligned, so that a gather needs no further copy;
 - a worker that cannot write a file reports the file and the missing room.
 
-This module uses distributed's private names. Its import fails if one is missing, and exchanges then
-use the carrier `tasks`.
+This module uses distributed's private names. Its import fails if one is missing, and `try_exchange`
+if a block does not travel through them. Exchanges then use the carrier `tasks`, and so do those of
+graphs that are built after a worker has met a change that neither of these found (`has_failed`).
 """
 
 import contextlib
@@ -49,7 +50,7 @@ from distributed.shuffle._limiter import ResourceLimiter
 from distributed.shuffle._rechunk import ArrayRechunkRun, ArrayRechunkSpec
 from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
 from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
-from distributed.utils import sync
+from distributed.utils import LoopRunner, sync
 
 from dask_bigfft import config
 from dask_bigfft.arrays import Array, Block
@@ -70,6 +71,12 @@ Shard = tuple[Block, int, Array]
 
 #: Number of requests to the scheduler of a shuffle before a lost connection is an error.
 ATTEMPTS = 3
+
+#: Topic of distributed's events by which workers tell their scheduler of changed private names.
+TOPIC = "bigfft-p2p"
+
+#: Errors of calls that distributed no longer takes as they are made here.
+CHANGED = (AttributeError, ImportError, NotImplementedError, TypeError)
 
 
 class StorageError(RuntimeError):
@@ -186,13 +193,14 @@ class RechunkRun(ArrayRechunkRun):
         nbytes = sum(message[2].nbytes for _, messages in shards for message in messages)
         index = self.spec.number + 1
         seconds = time.perf_counter() - started
-        emit(
-            "send",
-            plan=self.spec.plan,
-            index=index,
-            nbytes=nbytes,
-            seconds=seconds,
-        )
+        if self.spec.plan:  # a trial has none
+            emit(
+                "send",
+                plan=self.spec.plan,
+                index=index,
+                nbytes=nbytes,
+                seconds=seconds,
+            )
         return answer
 
     async def _receive(self, data: Any) -> None:
@@ -447,6 +455,90 @@ def _probe() -> None:
 _probe()
 
 
+class _TrialWorker:
+    """Stand-in for a worker and its plugin, with all that a shuffle takes from them."""
+
+    def __init__(self, loop: Any) -> None:
+        self.worker = self
+        self.loop = loop
+        self.address = "trial"
+        self.local_directory = ""
+        self.rpc = None
+        self.scheduler = None
+        self.memory_manager = self
+        self.memory_target_fraction = False
+        self.memory_limiter_comms = ResourceLimiter(1 << 20)
+        self.memory_limiter_disk = ResourceLimiter(1 << 20)
+        self._executor = None
+
+    def digest_metric(self, name: Any, value: float) -> None:
+        """Ignore a number."""
+
+
+def try_exchange() -> None:
+    """Send a block through a shuffle of this process alone; raise if it does not arrive.
+
+    This finds changed parameters of distributed's classes before a shuffle of a user does. It takes
+    some milliseconds.
+    """
+    block = (0,)
+    values = np.arange(3.0)
+    message = (np.array([block]), np.array([0, 3]), values, np.zeros(1, np.uint64))
+    spec = Spec(
+        id=cast("Any", "trial"),
+        disk=False,
+        new=(),
+        old=(),
+        targets=(range(1),),
+        before=0,
+        plan="",
+        number=0,
+    )
+
+    async def make_run() -> RechunkRun:
+        return spec.create_run_on_worker(1, None, {block: "trial"}, _TrialWorker(runner.loop))
+
+    def pack(owner_of: Callable[[Block], str], targets: Any) -> dict[str, Message]:
+        return {owner_of(block): message}
+
+    runner = LoopRunner()
+    runner.start()
+    try:
+        run: Any = sync(runner.loop, make_run)
+        run.add_partition(pack, partition_id=block)
+        sync(runner.loop, run.inputs_done)
+        shards, free = run.get_output_partition(block, "trial")
+        free()
+        sync(runner.loop, run.close)
+    finally:
+        runner.stop()
+    spec.create_new_run({block: "trial"}, None)
+    if len(shards) != 1 or not np.array_equal(shards[0][2], values):
+        raise ImportError("a block does not travel through distributed's shuffle")
+
+
+def has_failed() -> bool:
+    """Return whether a worker has told a scheduler of this process of changed private names."""
+    return any(scheduler.get_events(TOPIC) for scheduler in schedulers_here())
+
+
+@contextlib.contextmanager
+def _changes_reported(plugin: Any, of_user: Sequence[BaseException] = ()) -> Iterator[None]:
+    """Tell the scheduler of an error by changed private names, unless it is one `of_user`."""
+    try:
+        yield
+    except RuntimeError as error:  # distributed's error names the phase
+        cause = error.__cause__
+        if not isinstance(cause, CHANGED) or cause in of_user:
+            raise
+        plugin.worker.log_event(TOPIC, repr(cause))
+        raise CarrierError(
+            "dask_bigfft does not know this version of distributed's peer-to-peer shuffle "
+            f"({cause!r}). Exchanges of graphs that this scheduler receives from now on use tasks: "
+            "compute once more"
+        ) from error
+
+
 def schedulers_here() -> list[Scheduler]:
     """Return the schedulers that run in this process."""
     return [
@@ -526,7 +618,7 @@ def barrier(shuffle: str, *sent: Mapping[str, Iterable[int]]) -> int:
         and the number of missing bytes.
     """
     attempts = sorted({attempt for by_shuffle in sent for attempt in by_shuffle[shuffle]})
-    with _storage_named():
+    with _storage_named(), _changes_reported(_plugin()):
         return int(_asked(lambda: p2p_barrier(cast("Any", shuffle), *attempts)))
 
 
@@ -545,9 +637,23 @@ def transfer(shuffle: str, source: Block, pack: Pack) -> int:
     """Send the shards of a source block to their workers; return the number of the attempt."""
     plugin = _plugin()
     name = cast("Any", shuffle)
-    with _storage_named(), handle_transfer_errors(name):
+    errors_of_pack: list[BaseException] = []
+
+    def guarded(*arguments: Any) -> dict[str, Message]:
+        """Pack the block; note an error, which is not distributed's."""
+        try:
+            return pack(*arguments)
+        except Exception as error:
+            errors_of_pack.append(error)
+            raise
+
+    with (
+        _storage_named(),
+        _changes_reported(plugin, errors_of_pack),
+        handle_transfer_errors(name),
+    ):
         run = _asked(lambda: plugin.get_or_create_shuffle(name))
-        return int(run.add_partition(pack, partition_id=source))
+        return int(run.add_partition(guarded, partition_id=source))
 
 
 def collect(
@@ -562,6 +668,6 @@ def collect(
     """
     plugin = _plugin()
     name = cast("Any", shuffle)
-    with _storage_named(), handle_unpack_errors(name):
+    with _storage_named(), _changes_reported(plugin), handle_unpack_errors(name):
         shards, free = _asked(lambda: plugin.get_output_partition(name, attempt, block))
         return {tuple(source): (values, checksum) for source, checksum, values in shards}, free

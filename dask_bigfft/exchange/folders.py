@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import uuid
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from dask_bigfft.errors import ScratchError
 from dask_bigfft.files import check_free_space, sync_path
+from dask_bigfft.system import lock
 
 #: Bytes kept free for records and folders.
 MARGIN = 1 << 20
@@ -27,16 +27,11 @@ LIFE = "life-"
 ENDED = "ended-"
 
 
-def lock_file(handle: int) -> None:
-    """Wait until no other process has locked a file, and lock it until it is closed."""
-    fcntl.flock(handle, fcntl.LOCK_EX)
-
-
-def _opened_and_locked(path: Path, flags: int, how: int) -> int:
+def _opened_and_locked(path: Path, flags: int, shared: bool, wait: bool) -> int:
     """Return a handle of a locked file; close the file if it cannot be locked."""
     handle = os.open(path, os.O_RDWR | flags, 0o600)
     try:
-        fcntl.flock(handle, how)
+        lock(handle, shared, wait)
     except BaseException:
         os.close(handle)
         raise
@@ -61,14 +56,14 @@ def lock_folder(folder: Path) -> int | None:
     A missing folder raises `FileNotFoundError`.
     """
     with contextlib.suppress(BlockingIOError):
-        return _locked(folder, os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _locked(folder, os.O_CREAT, shared=False, wait=False)
     return None
 
 
-def _locked(folder: Path, flags: int, how: int) -> int:
+def _locked(folder: Path, flags: int, shared: bool, wait: bool) -> int:
     """Return a locked handle of a folder's lock file, which has not been deleted meanwhile."""
     while True:
-        handle = _opened_and_locked(folder / LOCK, flags, how)
+        handle = _opened_and_locked(folder / LOCK, flags, shared, wait)
         if has_lock(folder, handle):
             return handle
         os.close(handle)  # the previous owner has deleted it
@@ -89,7 +84,7 @@ def hold_folder(folder: Path, make: bool) -> int | None:
     handle = None
     while handle is None:
         try:
-            handle = _locked(folder, 0, fcntl.LOCK_SH)
+            handle = _locked(folder, 0, shared=True, wait=True)
         except FileNotFoundError:
             if not make:
                 return None
@@ -103,7 +98,7 @@ def _held_from_the_first(folder: Path) -> int | None:
     fresh.mkdir(mode=0o700)
     handle = None
     try:
-        handle = _opened_and_locked(fresh / LOCK, os.O_CREAT, fcntl.LOCK_SH)
+        handle = _opened_and_locked(fresh / LOCK, os.O_CREAT, shared=True, wait=True)
         fresh.rename(folder)
     except OSError as error:
         remove_folder(fresh, handle)
@@ -140,7 +135,7 @@ def begin_life(folder: Path, run: str) -> str:
 def leave_folder(folder: Path, handle: int) -> None:
     """Release a folder, and delete it unless others hold it."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(handle, wait=False)
     except BlockingIOError:
         os.close(handle)
     else:

@@ -38,8 +38,9 @@ from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.events import emit
 from dask_bigfft.exchange import folders
 from dask_bigfft.exchange.folders import LIFE, PREFIX, run_of
-from dask_bigfft.files import File, Underway, explained, opened, preallocate, rounded_up
+from dask_bigfft.files import File, Underway, explained, opened, rounded_up
 from dask_bigfft.kernels.checks import checksum
+from dask_bigfft.system import lock, preallocate
 
 #: Name of the folder for records of the result's blocks.
 RESULT = "result"
@@ -145,7 +146,7 @@ def reserve(handle: int, path: Path, total: int) -> None:
     """Extend a file to its full size if it is smaller; one writer at a time."""
     if os.fstat(handle).st_size >= total:
         return
-    folders.lock_file(handle)
+    lock(handle)
     if os.fstat(handle).st_size >= total:
         return
     with named(path, total, total):

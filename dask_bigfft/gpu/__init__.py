@@ -10,7 +10,7 @@
     execution      engine (rounds on blocks: memory, FFT plans, recovery)
                    executor (device protocol, pipeline of tiles)
     CuPy           cuda (available GPUs, pinned memory)
-                   cupy_gpu (device, host copies) -> ring (pageable memory)
+                   cupy_gpu (device, host copies) -> ring (pageable memory) -> copy_threads
                    kernels (copies that multiply), ffts (cuFFT calls and plans)
 
 `testing.simulated` has a device that computes with NumPy, registered by `dispatch.use`.

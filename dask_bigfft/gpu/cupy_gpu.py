@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import functools
 import itertools
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -45,6 +44,7 @@ from dask_bigfft.gpu.operations import (
 from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS, Array, Ints, Part, Ring, unfinished
 from dask_bigfft.kernels.segmented import SegmentedView, ShardView
 from dask_bigfft.planner.tile_plan import copy_method
+from dask_bigfft.system import processors
 
 #: Bytes of device memory that kernels and plans use beside the arena: 20 MiB for cuFFT's and our
 #: kernels, at most 2 MiB for each plan of most lengths (H200, CUDA 13). Larger plans are counted.
@@ -711,7 +711,7 @@ class CupyGPU:
             for _ in range(2 * BUFFERS):
                 pinned = cupy().cuda.alloc_pinned_memory(BUFFER_NBYTES)
                 buffers.append(np.frombuffer(pinned, np.uint8, BUFFER_NBYTES))
-            self._ring = Ring(buffers, max(2, len(os.sched_getaffinity(0))))
+            self._ring = Ring(buffers, max(2, processors()))
         return self._ring
 
     # --- computing ------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import functools
 import math
-import os
 import threading
 import time
 import warnings
@@ -35,6 +34,7 @@ from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.request import DeviceChoice
 from dask_bigfft.planner.seconds import LEAST_NBYTES
 from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, DeviceSettings, TileLimits
+from dask_bigfft.system import after_fork
 from dask_bigfft.transforms.layout import ADMITTED, Layout, admitted, plain
 from dask_bigfft.transforms.rounds import Round
 
@@ -147,8 +147,8 @@ class _Process:
 
 
 _process = _Process()
-if hasattr(os, "register_at_fork"):  # devices belong to the process that opened them
-    os.register_at_fork(after_in_child=lambda: vars(_process).update(vars(_Process())))
+# Devices belong to the process that opened them.
+after_fork(lambda: vars(_process).update(vars(_Process())))
 
 
 def missing() -> str | None:

@@ -1,15 +1,18 @@
 """`install` replaces the functions of `dask.array.fft` by our transforms, until `uninstall`.
 
 NumPy dispatches its functions of dask arrays to `dask.array.fft` by name. So `numpy.fft.fft(x)` and
-libraries that call it (xrft, xarray) also use these transforms.
+libraries that call it (xrft, xarray) also use these transforms. Namespaces of the array API have
+copies of its names, as `array_api_compat.dask.array` does, and SciPy's own one.
 """
 
 import functools
 import inspect
 import math
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import dask.array as da
@@ -20,6 +23,9 @@ from dask_bigfft import fft
 
 #: The replaced functions: all that `dask.array.fft` and this library have in common.
 NAMES = tuple(name for name in fft.__all__ if name != "next_fast_len" and hasattr(dask_fft, name))
+
+#: End of the names of modules that copy `dask.array.fft`, in whatever library they are.
+COPY = "array_api_compat.dask.array.fft"
 
 _lock = threading.Lock()
 #: One value for each call of `install` that is not undone.
@@ -61,13 +67,27 @@ def _only_dasks(x: da.Array) -> bool:
     return isinstance(x._meta, np.ma.MaskedArray) or package not in ("numpy", "cupy")
 
 
+def _namespaces() -> list[ModuleType]:
+    """Return `dask.array.fft` and its copies that have been imported."""
+    modules = list(sys.modules.items())  # other threads may import meanwhile
+    return [dask_fft, *(module for name, module in modules if name.endswith(COPY))]
+
+
+def _exchange(name: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
+    """Replace a function in all namespaces; where somebody has put a third one, that one stays."""
+    for namespace in _namespaces():
+        if getattr(namespace, name, None) is old:
+            setattr(namespace, name, new)
+
+
 def install() -> None:
     """Make `dask.array.fft`, and `numpy.fft` for dask arrays, use the transforms of this library.
 
     Axes in several chunks then work where dask's own functions refuse them. All functions that
     `dask.array.fft` shares with `dask_bigfft.fft` are replaced, in the whole process and for all
-    threads; functions that were imported from there by name before do not change. Masked
-    and sparse blocks, and unknown chunk sizes along other axes, still go to dask's own functions.
+    threads; functions that were imported from there by name before do not change, except those in
+    namespaces of the array API (`array_api_compat.dask.array.fft`, also inside SciPy). Masked and
+    sparse blocks, and unknown chunk sizes along other axes, still go to dask's own functions.
 
     Calls are counted: as many calls of `uninstall` undo them. The setting ``bigfft.install``
     makes one call when `dask_bigfft` is imported.
@@ -88,7 +108,7 @@ def install() -> None:
             dasks = getattr(dask_fft, name)
             ours = _routed(getattr(fft, name), dasks)
             _replaced[name] = (dasks, ours)
-            setattr(dask_fft, name, ours)
+            _exchange(name, dasks, ours)
 
 
 def uninstall() -> None:
@@ -102,8 +122,7 @@ def uninstall() -> None:
         if _calls:
             return
         for name, (dasks, ours) in _replaced.items():
-            if getattr(dask_fft, name) is ours:  # somebody may have put a third one there
-                setattr(dask_fft, name, dasks)
+            _exchange(name, ours, dasks)
         _replaced.clear()
 
 

@@ -49,7 +49,7 @@ import scipy.fft
 from dask_bigfft.arrays import Array, Block, Ints
 from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
-from dask_bigfft.kernels.compiled import FAST, added, compiled, squares_of_line
+from dask_bigfft.kernels.compiled import FAST, added, compiled, has_numba, squares_of_line
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import BoundFactor, CPUExecutor, bound_factor, run_round
 from dask_bigfft.kernels.twiddle import phase_table, twiddle
@@ -322,7 +322,7 @@ def weighted_sum(
         values.
     """
     rows = values.reshape(len(weights.rows), -1)
-    if values.dtype.char not in _SUMMED:
+    if values.dtype.char not in _SUMMED or not has_numba():
         return _wide_sum(rows, weights, factors), energy(values)
     x = rows.view(rows.real.dtype)
     if factors is None:
@@ -365,7 +365,7 @@ def energy(values: Array) -> float:
     >>> energy(np.array([[3 + 4j, 0], [0, 1j]]))
     26.0
     """
-    if values.dtype.char in _SUMMED:
+    if values.dtype.char in _SUMMED and has_numba():
         line = np.ascontiguousarray(values).reshape(-1)
         return float(squares_of_line(line.view(line.real.dtype)))
     wide = values.astype(np.result_type(values.dtype, np.float64))
@@ -849,6 +849,9 @@ FACTOR = 2 * 0x5851F42D4C957F2D % _MODULUS
 #: Weight of the length in bytes, so that trailing zeros change the checksum.
 LENGTH = 0x9E3779B97F4A7C15
 
+#: Number of words that NumPy sums at a time.
+_PART = 1 << 14
+
 
 @compiled
 def _weighted(words, factor):  # type: ignore[no-untyped-def]
@@ -858,6 +861,17 @@ def _weighted(words, factor):  # type: ignore[no-untyped-def]
     for i in range(len(words)):
         total += np.uint64(words[i]) * (weight + np.uint64(i + 1) * factor)
     return total
+
+
+def _weighted_by_numpy(words: Array) -> int:
+    """Return the sum like `_weighted`, modulo 2**64, in parts that stay in a cache."""
+    total = 0
+    for first in range(0, len(words), _PART):
+        part = words[first : first + _PART].astype(np.uint64)
+        numbers = np.arange(first + 1, first + len(part) + 1, dtype=np.uint64)
+        weights = 1 + numbers * np.uint64(FACTOR)  # wraps, like the products and their sum
+        total += int((part * weights).sum())
+    return total % _MODULUS
 
 
 def checksum(values: Array) -> int:
@@ -881,5 +895,9 @@ def checksum(values: Array) -> int:
         padded = np.zeros(-(-len(data) // 4) * 4, np.uint8)
         padded[: len(data)] = data
         data = padded
-    words_sum = _weighted(data.view(np.uint32), np.uint64(FACTOR))
-    return (int(words_sum) + values.nbytes * LENGTH) % _MODULUS
+    words = data.view(np.uint32)
+    if has_numba():
+        words_sum = int(_weighted(words, np.uint64(FACTOR)))
+    else:
+        words_sum = _weighted_by_numpy(words)
+    return (words_sum + values.nbytes * LENGTH) % _MODULUS

@@ -3,15 +3,18 @@
 Compilation happens once on a machine, and later processes read the code from disk. The first call
 in a process waits for either of these. That time is not counted as part of a phase.
 
-Imports `events`, and numba only when a loop is called or soon will be: that takes 0.1 s.
+Imports `events`, and numba only when a loop is called or soon will be: that takes 0.1 s. Without
+numba (`has_numba`) NumPy does the work of all loops.
 """
 
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from functools import cache, cached_property, partial, update_wrapper
 from typing import Any
 
+from dask_bigfft.errors import FallbackWarning
 from dask_bigfft.events import emit, interrupted
 
 #: Name of this package.
@@ -21,7 +24,7 @@ _PACKAGE = __name__.partition(".")[0]
 class compiled:
     """Function that numba compiles at its first call, without the GIL, and caches on disk.
 
-    Without a writeable cache folder, each process compiles it.
+    Without a writeable cache folder, each process compiles it. Without numba it is the function.
     """
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
@@ -33,6 +36,8 @@ class compiled:
         """The function as numba has it."""
         numba = load_numba()
         function = vars(self)["__wrapped__"]
+        if numba is None:
+            return function
         try:
             return numba.njit(cache=True, **self._options)(function)
         except RuntimeError:  # numba's "cannot cache function": neither beside the file nor at home
@@ -65,9 +70,22 @@ _loading = threading.Lock()
 
 
 def load_numba() -> Any:
-    """Return the package numba. Every module takes it from here, because tasks import it first."""
+    """Return the package numba, or None where it cannot be imported.
+
+    Every module takes it from here, because tasks import it first.
+
+    Warns
+    -----
+    FallbackWarning
+        Once, if numba is missing or does not work with this Python or this NumPy.
+    """
     with _loading:
         return _numba()
+
+
+def has_numba() -> bool:
+    """Return whether loops can be compiled. Every caller has NumPy do their work otherwise."""
+    return load_numba() is not None
 
 
 @cache
@@ -87,8 +105,15 @@ def load_types(context: str) -> None:
 @cache
 def _numba() -> Any:
     """Import numba, and report from then on how long loops are compiled."""
-    import numba
-    from numba.core import event
+    try:
+        import numba
+        from numba.core import event
+    except (ImportError, OSError) as error:  # OSError: llvmlite without its library
+        text = f"numba cannot be imported ({error}): NumPy copies and multiplies in place of "
+        text += "compiled loops. Large transforms take up to twice as long, and those of large "
+        text += "prime lengths four times"
+        warnings.warn(text, FallbackWarning, stacklevel=2)
+        return None
 
     class Listener(event.Listener):  # type: ignore[misc, unused-ignore]
         """Listener that reports compilation of our loops and waits for numba's compiler."""

@@ -9,7 +9,8 @@ lines.
 Tables hold addresses, so their arrays must stay alive until the call returns. NumPy's strided copy
 does types that numba does not know (long double) and casts. It also does the first copies and
 twiddles of a process: to compile a loop takes seconds once per machine, and to load numba and the
-loops 0.3 s and 110 MiB in every process. Both ways give the same bits.
+loops 0.3 s and 110 MiB in every process. Where numba is missing, it does all of them. Both ways
+give the same bits.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dask_bigfft.kernels.compiled import load_types
+from dask_bigfft.kernels.compiled import has_numba, load_types
 from dask_bigfft.memory.limits import fits_compiled_code
 
 #: Number of entries of a row before its dimensions: both addresses, the dimension along the tiled
@@ -54,14 +55,16 @@ _left = [FIRST]
 def pays(pair: Pair, copies: int = 0, nbytes: int = 0) -> bool:
     """Count copies between two dtypes; return True if they have reached the JIT threshold.
 
-    On a worker with little memory they never reach it.
+    On a worker with little memory, and without numba, they never reach it.
     """
     _counted[pair] += copies * EACH + nbytes
     counted = _counted[pair]
     threshold = _left[0]
-    if pair not in COMPILED or not fits_compiled_code():
+    if pair not in COMPILED or counted < TYPES[0] * threshold:
         return False
-    if TYPES[0] * threshold <= counted < threshold:
+    if not fits_compiled_code() or not has_numba():
+        return False
+    if counted < threshold:
         is_early = counted < TYPES[1] * threshold
         load_types("typing_context" if is_early else "target_context")
     return counted >= threshold

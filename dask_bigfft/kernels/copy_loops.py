@@ -60,7 +60,12 @@ def _prefetch(typing_context: Any, memory: Any, place: Any) -> Any:
         args: Any,
     ) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        line = builder.bitcast(builder.gep(data, [args[1]]), context.get_value_type(types.voidptr))
+        # Arithmetic of integers: pointers of newer llvmlite do not say to what they point.
+        integer = args[1].type
+        itemsize = signature.args[0].dtype.bitwidth // 8
+        distance = builder.mul(args[1], integer(itemsize))
+        address = builder.add(builder.ptrtoint(data, integer), distance)
+        line = builder.inttoptr(address, context.get_value_type(types.voidptr))
         number = ir.IntType(32)
         form = ir.FunctionType(ir.VoidType(), [line.type, number, number, number])
         call = builder.module.declare_intrinsic("llvm.prefetch", (line.type,), form)

@@ -25,26 +25,30 @@ import importlib.util
 import logging
 import math
 import os
-import sys
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from itertools import product
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import scipy.fft
 from numpy.lib.stride_tricks import as_strided
 
+from dask_bigfft import config, files
 from dask_bigfft.arrays import Array
-from dask_bigfft.errors import ArgumentError, KernelError, raise_invalid
+from dask_bigfft.errors import ArgumentError, FallbackWarning, KernelError, raise_invalid
 from dask_bigfft.events import current_place, measured
 from dask_bigfft.kernels.copies import copy_array, regular_strides
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory.arena import ordinary_block
+from dask_bigfft.system import deep_binding
 from dask_bigfft.transforms.layout import LONG_BYTES, ROW_BYTES, TILE_BYTES, half
 
 #: Factor of the sum: 1 for "none", 1/sqrt(n) for "ortho", 1/n for "full".
@@ -397,15 +401,32 @@ def _padded(x: Array) -> Array:
 
 
 def _scipy() -> FFTLibrary:
-    """Return SciPy's library that can write to given memory, else NumPy's."""
-    for library in DuccOfSciPy, PocketFFT:
-        with suppress(ImportError, AttributeError, TypeError):
-            return library()
+    """Return SciPy's library that can write to given memory, else NumPy's.
+
+    Warns
+    -----
+    FallbackWarning
+        If SciPy's private functions are not as they are known, or give other results than its
+        public ones.
+    """
+    problem = ""
+    for kind in DuccOfSciPy, PocketFFT:
+        try:
+            library = kind()
+        except (ImportError, AttributeError, TypeError) as error:
+            problem = str(error)
+            continue
+        problem = _difference_from_public(library) or ""
+        if not problem:
+            return library
+    text = f"numpy.fft is used in place of private functions of SciPy {scipy.__version__}, which "
+    text += f"are not as dask_bigfft knows them ({problem}): FFTs are slower"
+    warnings.warn(text, FallbackWarning, stacklevel=2)
     return NumPy()
 
 
 class NumPy(FFTLibrary):
-    """`numpy.fft`, in place of SciPy's private module if its interface has changed.
+    """`numpy.fft`, in place of SciPy's private module if that has changed.
 
     Base of libraries with real transforms of one axis, with the sign and scale of NumPy's.
     """
@@ -537,12 +558,8 @@ def _import_pyfftw() -> Any:
     From its first transform on, MKL offers the process its own functions under FFTW's names. They
     would be bound in place of FFTW's, and fail on some strides; deep binding prefers the latter.
     """
-    flags = sys.getdlopenflags()
-    sys.setdlopenflags(flags | getattr(os, "RTLD_DEEPBIND", 0))
-    try:
+    with deep_binding():
         fftw = importlib.import_module("pyfftw")
-    finally:
-        sys.setdlopenflags(flags)
     if not fftw.fftw_cc:  # MKL's say that no compiler made them
         allowed = "pyfftw imported before MKL is used; here it is bound to MKL's imitation of FFTW"
         raise_invalid("kernel", "pyfftw", allowed, kind=KernelError)
@@ -682,6 +699,74 @@ def _trials(rng: np.random.Generator) -> Iterator[tuple[str, Call, Array, Array]
         yield f"real lines of {n} values", Call("r2c", (1,), -1), x.real, half
         yield f"half spectra of {n} values", Call("c2r", (1,), 1, "full", n), half, x.real
         yield f"lines of {n} values", Call("c2c", (1,), 1), x, scipy.fft.ifft(x, norm="forward")
+
+
+#: Version of the file that says which SciPy has passed on this machine.
+PASSED_SCHEMA = 1
+
+#: Shapes of the arrays of which every option is compared with public functions, and the axes.
+OPTION_SHAPES = ((4, 5, 7), (5, 4, 8))
+OPTION_DIMS = ((2,), (0,), (0, 1), (2, 0, 1))
+
+
+def _difference_from_public(library: FFTLibrary) -> str | None:
+    """Return what private functions of SciPy answer otherwise than public ones, None if nothing.
+
+    They are compared once for each version of SciPy and of NumPy on a machine; a file beside the
+    machine's profile says that they have passed. This takes some hundredths of a second.
+    """
+    path = Path(config.get("bigfft.wisdom.directory"), "self-test.json")
+    versions = {"numpy": np.__version__, "scipy": scipy.__version__}
+    context = {"machine": files.machine(), "versions": versions}
+    if files.read_json(path, PASSED_SCHEMA, lambda content: content["context"] == context):
+        return None
+    difference = self_test(library) or _option_test(library)
+    if difference is None:
+        files.write_json(path, {"schema": PASSED_SCHEMA, "context": context})
+    return difference
+
+
+def _option_test(library: FFTLibrary) -> str | None:
+    """Return an option that is not followed, None if all are, in every precision of a library.
+
+    Each call is made in place, and into other memory from columns that are not contiguous.
+    """
+    for call, values, expected in _option_trials(np.random.default_rng(2)):
+        for dtype in sorted(library.dtypes, key=str):
+            real = COMPLEX_TO_REAL[dtype]
+            x = values.astype(dtype if values.dtype.kind == "c" else real)
+            out = np.empty(expected.shape, dtype if expected.dtype.kind == "c" else real)
+            into_other = library._run(call, np.asfortranarray(x), out)
+            in_place = library._run(call, x, None)
+            tolerance = ALLOWED * max(float(np.finfo(real).eps), float(np.finfo(float).eps))
+            for result in in_place, into_other:
+                off = _length(result - expected) / _length(expected)
+                if not (off <= tolerance and result.dtype == out.dtype):
+                    return f"{call} in {dtype} is off by {off:.1g}"
+    return None
+
+
+def _option_trials(rng: np.random.Generator) -> Iterator[tuple[Call, Array, Array]]:
+    """Yield calls of every kind, axes, sign and scale, with an input and the public result."""
+    public: Any = scipy.fft
+    for shape, dims, sign, scale in product(OPTION_SHAPES, OPTION_DIMS, (-1, 1), get_args(Scale)):
+        x = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+        forward = _norm(-1, scale)
+        backward = _norm(1, scale)
+        if sign < 0:
+            expected = public.fftn(x, axes=dims, norm=forward)
+        else:
+            expected = public.ifftn(x, axes=dims, norm=backward)
+        yield Call("c2c", dims, sign, scale), x, expected
+        expected = public.rfftn(x.real, axes=dims, norm=forward)
+        if sign > 0:
+            expected = expected.conj()
+        yield Call("r2c", dims, sign, scale), x.real, expected
+        dim = dims[-1]
+        spectrum = public.rfft(x.real, axis=dim)
+        values = spectrum if sign > 0 else spectrum.conj()
+        expected = public.irfft(spectrum, shape[dim], axis=dim, norm=backward)
+        yield Call("c2r", (dim,), sign, scale, shape[dim]), values, expected
 
 
 def available() -> tuple[str, ...]:

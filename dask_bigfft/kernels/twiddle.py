@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.arrays import Array, Ints
-from dask_bigfft.kernels.compiled import compiled
+from dask_bigfft.kernels.compiled import compiled, has_numba
 from dask_bigfft.kernels.copies import pays
 from dask_bigfft.memory import allocate
 from dask_bigfft.transforms.cosines import Cosines, point_digits
@@ -502,7 +502,7 @@ def multiply_chirp(
     factor 1j, for even `length` only.
     """
     batches = x.reshape(-1, len(rest), *x.shape[1:])
-    if x.dtype.char != "G":
+    if x.dtype.char != "G" and has_numba():
         modulus = 2 * length
         n = np.asarray(rest, np.int64) % modulus
         by = stride % modulus
@@ -549,7 +549,7 @@ def chirp_filter(
     The filter is exp(sign*1j*pi*(step*m + offset)**2/length) / padded, with m wrapped around, and
     zero for abs(step*m + offset) >= length. The convolution needs no other scale.
     """
-    if np.dtype(dtype).char != "G" and length < _SHORT:
+    if np.dtype(dtype).char != "G" and length < _SHORT and has_numba():
         values = np.empty(n.size, dtype)
         tables = phase_table(2 * length, sign)
         _filter_values(

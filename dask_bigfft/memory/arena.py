@@ -31,7 +31,6 @@ condition for giving idle memory back.
 
 import math
 import operator
-import os
 import threading
 import time
 from collections import OrderedDict, deque
@@ -47,6 +46,7 @@ from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_count, raise_invalid
 from dask_bigfft.memory.pages import Buffer, Part, populate, ranges_of, round_up, touch
 from dask_bigfft.memory.pinned import Pinner
+from dask_bigfft.system import after_fork
 
 #: Alignment of every block with a numeric dtype.
 ALIGNMENT_NBYTES = 64
@@ -600,7 +600,7 @@ class _Process:
 
 #: The limit is a quarter of the machine's memory until `configure` sets another.
 _process = _Process(psutil.virtual_memory().total // 4)
-os.register_at_fork(after_in_child=_process.start_afresh)
+after_fork(_process.start_afresh)
 
 
 def configure(

@@ -10,6 +10,7 @@ from dask.utils import parse_bytes
 from dask_bigfft import config
 from dask_bigfft.events import current_worker
 from dask_bigfft.memory.arena import configure, default_arena
+from dask_bigfft.system import memory_limit
 
 #: Share of the process's memory that the arena may hold if no limit is set.
 ARENA_SHARE = 0.4
@@ -62,10 +63,10 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
 
 
 def machine_nbytes() -> int:
-    """Return the size of the machine's memory, or the memory limit of the container."""
+    """Return the size of the machine's memory, or the memory limit of the container or job."""
     from distributed.system import MEMORY_LIMIT  # takes 0.2 s, which an import need not
 
-    return int(MEMORY_LIMIT)
+    return min(int(MEMORY_LIMIT), memory_limit() or int(MEMORY_LIMIT))
 
 
 #: Minimum memory of Python, imported libraries and compiled code in a worker, in bytes.

@@ -1,23 +1,17 @@
 """Page-aligned anonymous memory, in buffers and parts of them.
 
-All calls of the operating system about pages are here. `arena` decides on the lifetime of buffers.
+`system` has the operating system's calls about pages. `arena` decides on the lifetime of buffers.
 """
 
-import contextlib
-import ctypes
 import mmap
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-HUGE_PAGE_NBYTES = 2 * 1024**2
-"""Size of a transparent huge page on the machines that have them."""
+from dask_bigfft.system import HUGE_PAGE_NBYTES, map_pages, populate_pages, release_pages
 
 # Sizes of buffers between one power of two and the next.
 _SIZES_PER_OCTAVE = 8
@@ -28,32 +22,6 @@ _LEAST_STEP_NBYTES = 64 * 1024
 # One unit of a prefaulting thread's work: large compared with the cost of its dispatch, and small
 # enough for balanced threads.
 _TOUCH_NBYTES = 16 * HUGE_PAGE_NBYTES
-
-# Number of glibc's option M_MMAP_THRESHOLD.
-_MMAP_THRESHOLD = -3
-
-# New value of that option. glibc keeps smaller freed blocks for each thread, and zarr decodes in
-# more threads than there are cores.
-_LARGE_NBYTES = 1 << 20
-
-
-@cache
-def return_freed() -> bool:
-    """Make the C library return large blocks to the system as soon as they are freed.
-
-    Decoders of file chunks allocate from that library. By default glibc keeps freed blocks of up to
-    32 MiB for each thread. The setting holds for the whole process and is made once.
-
-    Returns
-    -------
-    bool
-        True if the C library accepts the setting.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # another library's allocator
-        return False
-    return bool(mallopt(_MMAP_THRESHOLD, _LARGE_NBYTES))
 
 
 class Buffer:
@@ -82,7 +50,7 @@ class Buffer:
 
     def __init__(self, nbytes: int) -> None:
         self.release: Callable[[], object] | None = None  # first: the mapping may fail
-        self.memory: npt.NDArray[np.uint8] = np.frombuffer(_map(nbytes), np.uint8)
+        self.memory: npt.NDArray[np.uint8] = np.frombuffer(map_pages(nbytes), np.uint8)
         self.address: int = self.memory.__array_interface__["data"][0]
         self.nbytes = nbytes
         self.serial = 0
@@ -115,8 +83,8 @@ class Part(Buffer):
 
     def __del__(self) -> None:
         super().__del__()  # unpins the part
-        if self.whole is not None and _madvise is not None:
-            _madvise(self.address, self.nbytes, mmap.MADV_DONTNEED)
+        if self.whole is not None and release_pages is not None:  # None while Python ends
+            release_pages(self.address, self.nbytes)
 
 
 def round_up(nbytes: int) -> int:
@@ -191,24 +159,4 @@ def populate(memory: npt.NDArray[np.uint8]) -> bool:
         Whole pages of a buffer that the caller keeps alive.
     """
     address: int = memory.__array_interface__["data"][0]
-    return bool(_madvise(address, memory.nbytes, _POPULATE_WRITE) == 0)
-
-
-#: ``MADV_POPULATE_WRITE`` of Linux 5.14, which older ones refuse.
-_POPULATE_WRITE = 23
-
-
-#: ``madvise`` of the C library, which runs without the GIL.
-_madvise: Any = ctypes.CDLL(None).madvise
-_madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-
-
-def _map(nbytes: int) -> mmap.mmap:
-    """Return a new anonymous mapping, in huge pages if it is large enough."""
-    # Private, unlike the default: after a fork, parent and child must not share blocks.
-    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if sys.platform == "linux" and nbytes >= HUGE_PAGE_NBYTES:
-        # A kernel without huge pages refuses; small pages work, too, but slower.
-        with contextlib.suppress(OSError):
-            pages.madvise(mmap.MADV_HUGEPAGE)
-    return pages
+    return populate_pages(address, memory.nbytes)

@@ -32,7 +32,8 @@ import numpy as np
 from dask.system import CPU_COUNT
 
 from dask_bigfft.arrays import Array
-from dask_bigfft.memory.pages import HUGE_PAGE_NBYTES, Buffer, touch
+from dask_bigfft.memory.pages import Buffer, touch
+from dask_bigfft.system import HUGE_PAGE_NBYTES
 
 #: Maximum bytes of a range; the driver refuses ranges from some size below 512 GiB on.
 MAX_RANGE_NBYTES = 64 * 1024**3

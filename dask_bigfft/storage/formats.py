@@ -26,8 +26,9 @@ import numpy as np
 
 from dask_bigfft.arrays import Array, Region
 from dask_bigfft.errors import raise_invalid
-from dask_bigfft.files import URL, Underway, opened, preallocate
+from dask_bigfft.files import URL, Underway, opened
 from dask_bigfft.memory import allocate
+from dask_bigfft.system import preallocate
 
 DType = np.dtype[Any]
 Shape = tuple[int, ...]

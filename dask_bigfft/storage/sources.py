@@ -23,7 +23,6 @@ from dask_bigfft.arrays import Array
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import emit
 from dask_bigfft.memory import allocate
-from dask_bigfft.memory.pages import return_freed
 from dask_bigfft.planner.rows import DECODED, Stored
 from dask_bigfft.storage.formats import (
     LEFT_OUT,
@@ -42,6 +41,7 @@ from dask_bigfft.storage.formats import (
     zarr_attributes,
 )
 from dask_bigfft.storage.hdf5 import H5Dataset, is_hdf5, open_hdf5
+from dask_bigfft.system import return_freed
 
 #: Maximum size of a block of several chunks, and minimum size of a task's block, in bytes.
 LARGEST = 128 << 20

@@ -35,10 +35,10 @@ from dask_bigfft.arrays import Array, Region
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.files import URL, sync_path
 from dask_bigfft.memory import default_arena
-from dask_bigfft.memory.pages import return_freed
 from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, chunk_region, plain_chunks
 from dask_bigfft.storage.sources import local_store, zarr_package
+from dask_bigfft.system import return_freed
 
 #: Attribute of written arrays with their transform, and a mark of complete ones.
 ATTRIBUTE = "dask_bigfft"

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from support import python
 
-from dask_bigfft.gpu import ring as module
-from dask_bigfft.gpu.ring import CopyPool, Ring, unfinished
+from dask_bigfft.gpu import copy_threads
+from dask_bigfft.gpu.copy_threads import CopyPool
+from dask_bigfft.gpu.ring import Ring, unfinished
 
 
 class Mark:
@@ -213,7 +214,7 @@ def test_copies_are_done_before_their_arrays_go_at_exit():
     """The collector waits for them when modules are gone already."""
     text = """
 import numpy as np
-from dask_bigfft.gpu.ring import CopyPool
+from dask_bigfft.gpu.copy_threads import CopyPool
 pool = CopyPool(2)
 source = np.ones(4_000_000)
 targets = [np.empty_like(source) for _ in range(8)]
@@ -227,8 +228,8 @@ begun = [pool.copy(target, source) for target in targets]
     "part", [np.s_[:], np.s_[3:91, 1:], np.s_[:, 5:6], np.s_[::2, 100:700], np.s_[7:7]]
 )
 def test_threads_copy_all_of_an_array_and_nothing_else(part, least, monkeypatch):
-    monkeypatch.setattr(module, "SHARE_NBYTES", 4096)
-    monkeypatch.setattr(module, "STREAMED_NBYTES", least)
+    monkeypatch.setattr(copy_threads, "SHARE_NBYTES", 4096)
+    monkeypatch.setattr(copy_threads, "STREAMED_NBYTES", least)
     pool = CopyPool(3)
     block = np.random.default_rng(0).standard_normal((120, 1024))
     out = np.zeros_like(block)
@@ -248,7 +249,7 @@ def test_rows_of_any_width_and_place(
     least,
     monkeypatch,
 ):
-    monkeypatch.setattr(module, "STREAMED_NBYTES", least)
+    monkeypatch.setattr(copy_threads, "STREAMED_NBYTES", least)
     source = np.random.default_rng(width).integers(
         0,
         256,

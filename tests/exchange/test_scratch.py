@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support import heard, in_threads, python, small_files
 
+from dask_bigfft import system
 from dask_bigfft.errors import BigFFTError, ScratchError
 from dask_bigfft.exchange import folders
 from dask_bigfft.exchange import scratch as scratch_module
@@ -362,7 +363,7 @@ def test_where_files_cannot_be_locked_nothing_is_left(tmp_path, monkeypatch):
     def refusing(handle, how):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(folders.fcntl, "flock", refusing)
+    monkeypatch.setattr(system.fcntl, "flock", refusing)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(ScratchError, match="No locks available"):
         open_scratch(ScratchPlace(str(tmp_path), "n"), shared=False)

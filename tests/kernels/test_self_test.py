@@ -1,16 +1,21 @@
 """A library that answers wrongly on this machine is not used, and its name says why not."""
 
 import logging
+from typing import ClassVar
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
 
 from dask_bigfft import fft
-from dask_bigfft.errors import ArgumentError
+from dask_bigfft.errors import ArgumentError, FallbackWarning
 from dask_bigfft.kernels import libraries
 from dask_bigfft.kernels.libraries import LIBRARIES, self_test, usable
+
+#: Which private functions this SciPy has.
+SCIPY = type(LIBRARIES["scipy"]()).__name__
 
 
 class Liar(type(LIBRARIES["scipy"]())):
@@ -58,6 +63,27 @@ def test_a_library_that_answers_wrongly_is_left_out(monkeypatch, caplog):
             fft.fft(da.ones(8), kernel="ducc0")
     finally:
         libraries._load.cache_clear()
+
+
+class WrongScale(libraries.PocketFFT if SCIPY == "PocketFFT" else libraries.DuccOfSciPy):
+    """SciPy's private functions after a change of what the numbers of scales mean."""
+
+    _INORM: ClassVar = {"none": 0, "ortho": 2, "full": 2}
+
+
+def test_private_functions_of_scipy_are_compared_once(monkeypatch, tmp_path):
+    """A file says that they have passed; if they fail, NumPy works in their place, and says so."""
+    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
+        assert type(LIBRARIES["scipy"]()).__name__ == SCIPY
+        assert (tmp_path / "self-test.json").exists()
+        with monkeypatch.context() as patched:
+            patched.setattr(libraries, "self_test", lambda library: "compared again")
+            assert type(LIBRARIES["scipy"]()).__name__ == SCIPY
+        (tmp_path / "self-test.json").unlink()
+        monkeypatch.setattr(libraries, SCIPY, WrongScale)
+        with pytest.warns(FallbackWarning, match=r"private functions.*scale='ortho'"):
+            assert type(LIBRARIES["scipy"]()) is libraries.NumPy
+        assert not (tmp_path / "self-test.json").exists()
 
 
 @pytest.mark.parametrize("kernel", ["auto", *usable()])

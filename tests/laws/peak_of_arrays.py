@@ -15,7 +15,7 @@ from laws.prompt import Prompt
 import dask_bigfft
 from benchmarks.problems import Problem
 from dask_bigfft.kernels.copies import compile_at_once
-from dask_bigfft.memory.pages import return_freed
+from dask_bigfft.system import return_freed
 
 
 def source(problem):

@@ -11,7 +11,7 @@ import dask.array as da
 from laws.prompt import Prompt
 
 from dask_bigfft import signal
-from dask_bigfft.memory.pages import return_freed
+from dask_bigfft.system import return_freed
 
 
 def field(shape, chunks, dtype):

@@ -9,6 +9,7 @@ import pytest
 from memory.arenas import MIB, address
 from support import in_threads
 
+from dask_bigfft import system
 from dask_bigfft.memory import pages
 
 # Prefault
@@ -80,7 +81,7 @@ def test_threads_share_a_block_and_lose_nothing(arena, monkeypatch):
 
 
 def test_where_the_system_cannot_pages_come_as_they_are_written_to(arena, monkeypatch):
-    monkeypatch.setattr(pages, "_madvise", lambda *_: -1)
+    monkeypatch.setattr(system, "_madvise", lambda *_: -1)
     block = arena.allocate(40 * MIB, np.uint8)
     assert arena.fault_in(block) == arena.fault_in(block) == 0
     assert arena.prefault(3 * MIB) == 3 * MIB

@@ -14,6 +14,7 @@ PROGRAMS = {
     "limited": "time and peak memory against size, in 1 GiB, against dask.array",
     "clusters": "first tasks, tiny blocks and p2p on distributed",
     "convolution": "convolutions of long arrays",
+    "operators": "filters in memory, against two plans and scipy.fft",
     "verification": "cost of verification",
     "forecasts": "forecasts, the plan ranked first, and the tuner",
     "gpu": "data in host memory on a GPU",

@@ -422,14 +422,15 @@ def plan_of_stored(
     return plan
 
 
-def applied(array: Any, plan: Plan, place: Any = None) -> da.Array:
-    """Return the lazy result of a plan on an array."""
+def applied(array: Any, plan: Plan, place: Any = None, transfer: Any = None) -> da.Array:
+    """Return the lazy result of a plan on an array; `transfer` as in `transformed_array`."""
     configure_arena()
     return transformed_array(
         array,
         plan,
         config.get("bigfft.exchange.carrier"),
         place=place,
+        transfer=transfer,
     )
 
 

@@ -51,6 +51,7 @@ def make_plan(
     windows: Mapping[int, tuple[int, int]] | None = None,
     signal_digits: tuple[int, ...] | None = None,
     waves: CosineSum | None = None,
+    transfer: str = "",
     stored: Stored | None = None,
     writing: ResultWriting = BY_CALLER,
     **extras: Unpack[Extras],
@@ -67,6 +68,8 @@ def make_plan(
         Digits of the signal along its one axis; its spectrum has them reversed.
     waves : CosineSum, optional
         Sum over cosines or sines along one axis, in place of an FFT.
+    transfer : str
+        Token of the transfer function of an operator, whose forward transform has the name.
     stored : Stored, optional
         Layout of the array in files that the first round can read directly.
     writing : ResultWriting
@@ -89,6 +92,8 @@ def make_plan(
     )
     rounds = parse_rounds(extras.get("rounds"), spec, variant)
     spec = _with_inner_choices(spec, windows, signal_digits, waves)
+    if transfer:
+        spec = replace(spec, name="fourier_filter", transfer=transfer, scale="full")
     if stored is not None:
         spec = replace(spec, dims=spec.dims or stored.dims)
     request, fallback = _request(a, spec, variant, rounds, stored, writing, extras)

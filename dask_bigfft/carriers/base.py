@@ -32,6 +32,7 @@ from dask_bigfft.dask_private import Alias, DataNode, Task, TaskRef
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.gpu import dispatch
+from dask_bigfft.kernels.transfer import TransferValues
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.stages import Exchange
@@ -168,8 +169,16 @@ class Carrier:
         """Return the plan as this carrier can execute it."""
         return plan
 
-    def whole_graph(self, source_name: str, output_name: str) -> Graph | None:
-        """Return the tasks of the whole plan, if this carrier does not add it stage by stage."""
+    def whole_graph(
+        self,
+        source_name: str,
+        output_name: str,
+        transfer: TransferValues | None,
+    ) -> Graph | None:
+        """Return the tasks of the whole plan, if this carrier does not add it stage by stage.
+
+        `transfer` is the transfer function of an operator.
+        """
         return None
 
     def add_plan(self, graph: Graph, run: PlanRun) -> None:

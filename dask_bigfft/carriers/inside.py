@@ -26,6 +26,7 @@ from dask_bigfft.carriers.shared import Shared
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.kernels.loop import run_round
+from dask_bigfft.kernels.transfer import TransferValues
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.memory import allocate
 
@@ -49,9 +50,14 @@ class Inside(Shared):
         )
         self.last = last
 
-    def whole_graph(self, source_name: str, output_name: str) -> Graph | None:
+    def whole_graph(
+        self,
+        source_name: str,
+        output_name: str,
+        transfer: TransferValues | None,
+    ) -> Graph | None:
         """Return the tasks of the whole plan, if its carrier does not add it stage by stage."""
-        return self.last.whole_graph(source_name, output_name)
+        return self.last.whole_graph(source_name, output_name, transfer)
 
     def add_plan(self, graph: Graph, run: PlanRun) -> None:
         """Add the plan, to which the tasks refer."""

@@ -20,6 +20,7 @@ from dask_bigfft.events import during
 from dask_bigfft.gpu.gather import Crossing, by_turns, crosses, spread
 from dask_bigfft.gpu.links import gpus
 from dask_bigfft.gpu.peers import transport_of
+from dask_bigfft.kernels.transfer import TransferValues
 
 #: Prefix of the names of this carrier; the transport between GPUs follows.
 ON_GPUS = "gpu/"
@@ -33,7 +34,12 @@ class Resident(Carrier):
 
     is_on_gpus = True
 
-    def whole_graph(self, source_name: str, output_name: str) -> Graph | None:
+    def whole_graph(
+        self,
+        source_name: str,
+        output_name: str,
+        transfer: TransferValues | None,
+    ) -> Graph | None:
         """Return the task of the whole plan, and those that take the blocks of its result."""
         cuts = self.cuts or [(block, block, ()) for block in self.plan.source.indices()]
         source_blocks = list(dict.fromkeys(origin for _, origin, _ in cuts))
@@ -46,6 +52,7 @@ class Resident(Carrier):
             PlanRun(self.plan, self.names[-1].token),
             parts,
             self.name.removeprefix(ON_GPUS),
+            transfer,
             *[block_ref(source_name, block) for block in source_blocks],
         )
         for block in self.plan.result.indices():
@@ -66,6 +73,7 @@ def transform_on_gpus(
     run: PlanRun,
     parts: tuple[Any, ...],
     transport: str,
+    transfer: TransferValues | None,
     *blocks: Any,
 ) -> ByBlock:
     """Return all blocks of a result, whose source blocks are on GPUs of this process.
@@ -81,6 +89,8 @@ def transform_on_gpus(
         Source blocks by index, as parts of the blocks that are given, by number.
     transport : {"auto", "host", "staged", "swap", "direct"}
         Transport between GPUs; "auto" chooses by the speed of each link.
+    transfer : TransferValues or None
+        Transfer function of an operator.
     *blocks
         Blocks that are given.
 
@@ -92,6 +102,9 @@ def transform_on_gpus(
     refuse_cluster(run.token, is_named=False)
     operands: dict[int, ByBlock] = {}
     for number, operand in enumerate(run.plan.operands):
+        if operand.plan is None:
+            operands[number] = {(): transfer}
+            continue
         operand_run = PlanRun(operand.plan, run.token)
         spectra = {}
         for block in operand.plan.rounds[0].target.indices():

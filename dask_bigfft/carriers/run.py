@@ -23,8 +23,9 @@ from dask_bigfft.gpu.gather import part_of_source, view_of
 from dask_bigfft.gpu.on_gpu import as_block, round_on_gpu, windows_on_gpu
 from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.kernels.checks import Verification
+from dask_bigfft.kernels.indices import axis_index
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
-from dask_bigfft.kernels.loop import axis_index, in_windows, run_round
+from dask_bigfft.kernels.loop import in_windows, run_round
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, is_on_gpu, plain_array, refuse_wrapped
 from dask_bigfft.memory.limits import configure_arena

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import importlib
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -89,6 +90,24 @@ def band_index(text: str) -> Any:
     return _limits(text, int)
 
 
+def function(text: str) -> Any:
+    """Return the function of a text such as ``package.module:name``."""
+    module, _, name = text.partition(":")
+    sys.path.insert(0, "")  # as `python -m` does
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no MODULE:FUNCTION ({error})") from error
+    finally:
+        sys.path.remove("")
+
+
+def distances(text: str) -> Any:
+    """Return a number, or a tuple of several: ``0.5,0.25``."""
+    values = tuple(map(float, text.split(",")))
+    return values[0] if len(values) == 1 else values
+
+
 def _names(key: str) -> str:
     """Return the allowed names of a setting, and its default."""
     setting = config.SETTINGS[f"bigfft.{key}"]
@@ -103,7 +122,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
     add("input", "Zarr array or group, HDF5 or .npy file", "IN", type=Path)
     add("--component", "array within a Zarr group or HDF5 file")
-    add("--kind", "fft, ifft, rfftn, ... (default: fftn)", default="fftn")
+    text = "fft, ifft, rfftn, ..., or fourier_filter with --transfer (default: fftn)"
+    add("--kind", text, default="fftn")
+    text = "transfer function of a filter, which takes the frequencies along each axis"
+    add("--transfer", text, "MODULE:FUNCTION", type=function)
+    add("--name", "identity of the transfer function for --resume (default: a hash of its code)")
+    text = "distance of two samples for frequencies of a filter, or one per axis"
+    add("--spacing", text, "D,D", default=1.0, type=distances)
+    add("--at-zero", "value of the transfer function at frequency 0", "NUMBER", type=complex)
     add(
         "--axes",
         "transformed axes, as numbers or names of dimensions",
@@ -230,7 +256,8 @@ def check(args: argparse.Namespace) -> None:
     from dask_bigfft.storage.formats import refuse_absent
     from dask_bigfft.transforms.spec import parse_name, parse_scale
 
-    parse_name(args.kind)
+    if args.kind != "fourier_filter":
+        parse_name(args.kind)
     parse_scale(args.norm, forward=True)
     for name, value in vars(args).items():
         config.argument(name, value)

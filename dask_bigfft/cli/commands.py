@@ -12,6 +12,7 @@ from dask_bigfft import calibration, runs
 from dask_bigfft.api.arguments import Extras
 from dask_bigfft.cli.places import place
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds, speed_rows, table
+from dask_bigfft.runs.request import FILTER
 from dask_bigfft.storage import targets
 from dask_bigfft.transforms.spec import takes_axes
 from dask_bigfft.watch.progress import TextDisplay
@@ -36,7 +37,7 @@ def _axes(args: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments `axis` and `axes` of a request."""
     if args.axes is None or isinstance(args.axes, tuple):
         return {"axes": args.axes}
-    if takes_axes(args.kind):
+    if takes_axes(args.kind) or args.kind == FILTER:
         return {"axes": (args.axes,)}
     return {"axis": args.axes, "axes": None}
 

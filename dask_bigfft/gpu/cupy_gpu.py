@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import functools
 import itertools
+import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -37,6 +38,7 @@ from dask_bigfft.gpu.operations import (
     DeviceArray,
     Multiply,
     Product,
+    Transfer,
     dense,
     offsets,
     runs,
@@ -335,8 +337,19 @@ def compute(
         kernels.multiply(op, target)
     elif isinstance(op, Product):
         kernels.multiply(op, target, source)
+    elif isinstance(op, Transfer):
+        op.apply(_array_at(target, op))
     else:
         kernels.strided(op, source, target)
+
+
+def _array_at(address: int, op: Transfer) -> Any:
+    """Return the array at an address that an operation multiplies."""
+    dtype = np.dtype(op.dtype)
+    nbytes = math.prod(op.shape) * dtype.itemsize
+    memory = cupy().cuda.UnownedMemory(address, nbytes, owner=None)
+    pointer = cupy().cuda.MemoryPointer(memory, 0)
+    return cupy().ndarray(op.shape, dtype, memptr=pointer)
 
 
 class CupyGPU:

@@ -13,7 +13,15 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Strided, dense
+from dask_bigfft.gpu.operations import (
+    FFT,
+    Compute,
+    DeviceArray,
+    Multiply,
+    Strided,
+    Transfer,
+    dense,
+)
 from dask_bigfft.gpu.tile_work import Array, BlockTiles, Computation, Move, TileWork
 from dask_bigfft.kernels.segmented import SegmentedView, ShardView
 from dask_bigfft.tiles.digits import BlockDigits, Slices, shape_of
@@ -368,7 +376,7 @@ class GPUExecutor:
                 if next_tile is None and number == len(block.works) - 1:
                     next_block = following()
                     self._announce(None if next_block is None else next_block.first)
-                self.transform(buffer, tile)
+                self.transform(buffer, tile, block.filters)
                 self.store(buffer, tile)
             self.finish(stored)
         return stored
@@ -395,7 +403,7 @@ class GPUExecutor:
                 self.device.h2d(buffer.h2d, view, buffer.array(array))
         self.device.record(buffer.loaded, buffer.h2d)
 
-    def transform(self, buffer: _Buffer, tile: Tile) -> None:
+    def transform(self, buffer: _Buffer, tile: Tile, filters: Mapping[int, Any]) -> None:
         """Do the computations of a tile after it is loaded."""
         device = self.device
         stream = buffer.compute
@@ -403,9 +411,12 @@ class GPUExecutor:
         if self.carve.streams == "tile":
             device.wait(stream, self._computed)
         for computation in (*tile.before, *tile.work.computations):
+            operation = computation.op
+            if isinstance(operation, Transfer):
+                operation = replace(operation, function=filters[operation.product.operand])
             device.compute(
                 stream,
-                computation.op,
+                operation,
                 buffer.array(computation.source),
                 buffer.array(computation.target),
                 self._work,

@@ -24,7 +24,7 @@ from dask_bigfft.events import emit
 from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, synchronize
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.links import gpus
-from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
+from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply, Transfer
 from dask_bigfft.gpu.tile_work import Computation, Job, TileWork
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.planner.tile_plan import TileLimits
@@ -318,9 +318,12 @@ def _computed(
         array(work.source)[...] = values.reshape(work.source.shape)
     for computation in work.computations:
         source = address(computation.source)
+        operation = computation.op
+        if isinstance(operation, Transfer):
+            operation = replace(operation, function=filters[operation.product.operand])
         compute(
             plans,
-            computation.op,
+            operation,
             source,
             address(computation.target),
             work_address,

@@ -8,13 +8,20 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from dask_bigfft.kernels.transfer import BoundTransfer, TransferValues
 from dask_bigfft.tiles.program import ChirpFactor, Term, Twiddle
+from dask_bigfft.tiles.program import Transfer as TransferProduct
 from dask_bigfft.transforms.steps import Kind
 
 Block = tuple[int, ...]
+
+#: Elements that are multiplied by a transfer function at a time. Its values in double precision,
+#: and those on the way to them, need memory beside the arena.
+TRANSFER_SIZE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +254,38 @@ class Strided:
         )
 
 
-Compute = FFT | Multiply | Product | Strided
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Product in place with a transfer function of the frequencies.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the array.
+    dtype : str
+        Dtype of the array.
+    product : tiles.program.Transfer
+        The frequencies, by their positions.
+    origin : tuple of int
+        Position of the first element along each dimension.
+    function : TransferValues, optional
+        The transfer function, which is known when the operation is done.
+    """
+
+    shape: Block
+    dtype: str
+    product: TransferProduct
+    origin: Block
+    function: TransferValues | None = None
+
+    def apply(self, values: Any) -> None:
+        """Multiply an array in memory of the device."""
+        assert self.function is not None
+        bound = BoundTransfer(self.product, self.function, self.origin)
+        bound.apply(values, TRANSFER_SIZE)
+
+
+Compute = FFT | Multiply | Product | Strided | Transfer
 
 
 def transposed(

@@ -26,6 +26,7 @@ from dask_bigfft.gpu.operations import (
     Multiply,
     Product,
     Strided,
+    Transfer,
     dense,
     transposed,
 )
@@ -177,6 +178,8 @@ class Job:
     @cached_property
     def dtype(self) -> str:
         """Dtype of complex values."""
+        if any(step.kind != step.last_kind for step in self.round.steps):
+            return np.result_type(self.source, np.complex64).str
         return max(self.source, self.target, key=lambda name: np.dtype(name).kind == "c")
 
     def tiles(self, limits: TileLimits, work: float = 0) -> "BlockTiles":
@@ -457,9 +460,9 @@ class _Line:
 
     @property
     def last_number(self) -> int:
-        """Number of the last step of the digits; a convolution transforms forth and back."""
+        """Number of the last step of the digits, those of the way back included."""
         last_digit = len(self.digits) - 1
-        return last_digit if self.step.convolve is None else 2 * last_digit
+        return 2 * last_digit if self.step.turns_back else last_digit
 
 
 class _Pass:
@@ -593,6 +596,9 @@ class _Tile:
                 self._pass_over(operation)
             elif isinstance(operation, tiles_program.Product):
                 self._multiply_filter(operation)
+            elif isinstance(operation, tiles_program.Transfer):
+                shape = self.now.shape
+                self._do(Transfer(shape, self.dtype, operation, self.origin))
             else:
                 self._fft(operation)
         part: list[slice] = []

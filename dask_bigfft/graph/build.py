@@ -14,6 +14,7 @@ from dask_bigfft.carriers.names import Cut, Graph, Names
 from dask_bigfft.carriers.run import PlanRun, generate_filter
 from dask_bigfft.dask_private import DataNode, Task
 from dask_bigfft.exchange.scratch import ScratchPlace
+from dask_bigfft.kernels.transfer import TransferValues
 from dask_bigfft.planner.plan import Operand, Plan
 
 
@@ -51,6 +52,8 @@ class Builder:
         Names of the tasks, by exchange.
     carrier : Carrier
         Carrier of the exchanges.
+    transfer : TransferValues, optional
+        Transfer function of an operator.
     """
 
     def __init__(
@@ -59,11 +62,13 @@ class Builder:
         plan: Plan,
         names: Sequence[Names],
         carrier: Carrier,
+        transfer: TransferValues | None = None,
     ) -> None:
         self.graph = graph
         self.plan = plan
         self.names = names
         self.carrier = carrier
+        self.transfer = transfer
         #: Names of the operands' blocks, by number.
         self.operand_names: dict[int, str] = {}
 
@@ -77,6 +82,11 @@ class Builder:
     def add_operand(self, index: int, operand: Operand) -> None:
         """Add the tasks of an operand of the plan, whose number is `index`."""
         plan = operand.plan
+        if plan is None:
+            self.operand_names[index] = self.names[operand.stage](operand.name)
+            key = (self.operand_names[index],)
+            self.graph[key] = DataNode(key, self.transfer)
+            return
         names = Names(self.names[operand.stage].token, f"{operand.name}_")
         names_of_exchanges = [names] * len(plan.exchanges)
         carrier = carrier_of(
@@ -143,6 +153,7 @@ def build_graph(
     place: ScratchPlace | None = None,
     is_private: bool = True,
     cuts: Sequence[Cut] | None = None,
+    transfer: TransferValues | None = None,
 ) -> Graph:
     """Return all tasks of a plan.
 
@@ -166,6 +177,8 @@ def build_graph(
         Whether no other plan uses tasks of this one, so that rounds may work in place.
     cuts : sequence of Cut, optional
         Parts of the source array's blocks, if blocks on GPUs are still to be cut.
+    transfer : TransferValues, optional
+        Transfer function of an operator.
     """
     carrier_class = carrier_type(carrier_name)
     fitted_plan = carrier_class.fitted(plan, place)
@@ -183,7 +196,7 @@ def build_graph(
         place=place,
         cuts=cuts,
     )
-    graph = carrier.whole_graph(source_name, output_name(plan, token))
+    graph = carrier.whole_graph(source_name, output_name(plan, token), transfer)
     if graph is not None:
         return graph
     graph = {}
@@ -195,6 +208,7 @@ def build_graph(
         fitted_plan,
         names,
         carrier,
+        transfer,
     )
     for index, operand in enumerate(fitted_plan.operands):
         builder.add_operand(index, operand)

@@ -57,6 +57,8 @@ class TransformRecipe:
         Location of the scratch files, with carrier ``"disk"``.
     cuts : sequence of Cut, optional
         Parts of the source array's blocks, if blocks on GPUs are still to be cut.
+    transfer : TransferValues, optional
+        Transfer function of an operator, of which the plan has the token.
     """
 
     plan: Plan
@@ -64,9 +66,11 @@ class TransformRecipe:
     travelled: bool = False
     place: ScratchPlace | None = None
     cuts: Sequence[Cut] | None = None
+    transfer: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TransformRecipe, (self.plan, self.carrier, True, self.place, self.cuts)
+        arguments = (self.plan, self.carrier, True, self.place, self.cuts, self.transfer)
+        return TransformRecipe, arguments
 
     def __dask_tokenize__(self) -> Any:
         # Dask hashes the text of this value, and the texts of different plans may be equal.
@@ -152,6 +156,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
                     place=place,
                     is_private=is_private,
                     cuts=recipe.cuts,
+                    transfer=recipe.transfer,
                 )
                 _watch_paused_workers(recipe.travelled)
             tasks = self._tasks_by_carrier[carrier]
@@ -231,13 +236,14 @@ def transformed_array(
     carrier: str,
     known: Known | None = None,
     place: ScratchPlace | None = None,
+    transfer: Any = None,
 ) -> da.Array:
     """Return the lazy result of a plan on an array.
 
     Tasks that are equal to those of the plan `known` run only once. `place` is the location of the
-    scratch files; None follows the settings. Blocks on GPUs of one process are gathered from GPU to
-    GPU unless another carrier is requested. Tiny blocks are merged before the plan and cut after
-    it.
+    scratch files; None follows the settings. `transfer` is the transfer function of an operator.
+    Blocks on GPUs of one process are gathered from GPU to GPU unless another carrier is requested.
+    Tiny blocks are merged before the plan and cut after it.
     """
     if plan.incoming is not None or plan.outgoing is not None:
         merged = rechunked(x, plan.core.chunks_in)
@@ -247,6 +253,7 @@ def transformed_array(
             carrier,
             known,
             place,
+            transfer,
         )
         return cut_blocks(core, plan.chunks)
     blocks_on_gpus = is_on_gpu(x._meta)
@@ -265,6 +272,7 @@ def transformed_array(
         carrier,
         place=place,
         cuts=cuts,
+        transfer=transfer,
     )
     if ARRAY_EXPRESSIONS:
         return expression_array(x, recipe)

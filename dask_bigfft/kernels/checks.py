@@ -11,9 +11,10 @@ two. Squares of very small values underflow, and the tolerance includes this err
 
 Tiles are summed before and after the round while they are in cache, and stored after the check. A
 tile that does not match is loaded and transformed once more. A second mismatch is an error. Rounds
-with chirps (Bluestein's algorithm) do not conserve energy, so each of their tiles is transformed
-twice and compared. The results must be equal. A GPU does the whole round twice, and results must be
-equal within rounding errors, because CPU threads may have shared the work.
+with chirps (Bluestein's algorithm) or transfer functions do not conserve energy, so each of their
+tiles is transformed twice and compared. The results must be equal. A GPU does the whole round
+twice, and results must be equal within rounding errors, because CPU threads may have shared the
+work. Two runs do not show an error that both make, such as a wrong value of a transfer function.
 NaN and infinity cannot be checked, and a warning reports them.
 
 A tile is always loaded from an intact source: the round reads a copy, whoever owns the block, and
@@ -37,7 +38,7 @@ and Jha, IEEE Trans. Computers 43, 1994.
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial, reduce
 from operator import mul
@@ -51,7 +52,7 @@ from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.compiled import FAST, added, compiled, has_numba, squares_of_line
 from dask_bigfft.kernels.libraries import FFTLibrary
-from dask_bigfft.kernels.loop import BoundFactor, CPUExecutor, bound_factor, run_round
+from dask_bigfft.kernels.loop import BoundFactor, CPUExecutor, Filters, bound_factor, run_round
 from dask_bigfft.kernels.twiddle import phase_table, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.tiles.program import program_of
@@ -471,7 +472,7 @@ class Verification:
     block: Block
     library: FFTLibrary
     out_dtype: np.dtype[Any]
-    filters: Mapping[int, Array]
+    filters: Filters
     number: int = 0
     #: True if some values could not be checked.
     undecided: bool = field(default=False, init=False)
@@ -789,7 +790,7 @@ class CheckedExecutor(CPUExecutor):
         source: BlockView,
         out: Array,
         library: FFTLibrary,
-        filters: Mapping[int, Array],
+        filters: Filters,
         check: Verification,
     ) -> None:
         replaces_source = source.array is not None and np.may_share_memory(source.array, out)

@@ -25,7 +25,9 @@ from dask_bigfft.arrays import Array, Block
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.copies import copy_array
+from dask_bigfft.kernels.indices import index_table
 from dask_bigfft.kernels.libraries import Call, FFTLibrary, same_memory
+from dask_bigfft.kernels.transfer import BoundTransfer
 from dask_bigfft.kernels.twiddle import factor, multiply_chirp, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.memory import allocate
@@ -33,11 +35,10 @@ from dask_bigfft.tiles.program import (
     FFT,
     ONE,
     ChirpFactor,
-    Index,
     Product,
     Program,
+    Transfer,
     Twiddle,
-    axis_terms,
     program_of,
 )
 from dask_bigfft.tiles.way import BlockMemory, Way, WritingFFT, way_of
@@ -109,8 +110,12 @@ class BoundFactor:
         return replace(self, table=self.table[cut])
 
 
+#: What a round multiplies by, by number among the operands of its plan: spectra of Bluestein
+#: filters, or the transfer function of an operator.
+Filters = Mapping[int, Any]
+
 #: Operation of a program on one block.
-BoundOperation = LibraryFFT | BoundFactor
+BoundOperation = LibraryFFT | BoundFactor | BoundTransfer
 
 
 @lru_cache(maxsize=256)
@@ -120,17 +125,15 @@ def _library_calls(program: Program) -> dict[FFT, LibraryFFT]:
     return {fft: LibraryFFT.of(fft) for fft in ffts}
 
 
-def bound_operations(
-    round_: Round, block: Block, filters: Mapping[int, Array]
-) -> list[BoundOperation]:
+def bound_operations(round_: Round, block: Block, filters: Filters) -> list[BoundOperation]:
     """Return the operations of a round's program on one block.
 
     Parameters
     ----------
     round_, block
         Round, and index of the block.
-    filters : mapping of int to ndarray
-        Spectra of convolutions' filters, by their numbers among the plan's operands.
+    filters : mapping
+        What the round multiplies by, see `Filters`.
 
     Raises
     ------
@@ -146,6 +149,11 @@ def bound_operations(
     for operation in program.operations:
         if isinstance(operation, FFT):
             operations.append(calls[operation])
+        elif isinstance(operation, Transfer):
+            lows: list[int] = []
+            for axis, number in zip(round_.source.axes, block, strict=True):
+                lows += [low for low, _ in axis.intervals(number)]
+            operations.append(BoundTransfer(operation, filters[operation.operand], tuple(lows)))
         elif isinstance(operation, Product):
             shape = round_.source.shape(block)[operation.first : operation.dim]
             spectrum = filters[operation.operand].reshape(*shape, -1)
@@ -190,61 +198,6 @@ def _places(layout: Layout, block: Block, dim: int) -> tuple[int, tuple[int, ...
             return first, tuple(low for low, _ in axis.intervals(number))
         first += len(axis.groups)
     raise KernelError(f"a block has no dimension {dim}")
-
-
-def index_table(
-    index: Index,
-    first: int,
-    lows: Sequence[int],
-    shape: Sequence[int],
-) -> Array:
-    """Return the sum of the terms at all places of some dimensions of a block; it is read-only.
-
-    Parameters
-    ----------
-    index : tuple of Term
-        Terms of these dimensions.
-    first : int
-        The first of the dimensions.
-    lows, shape : sequence of int
-        First place and number of places of each dimension.
-    """
-    table = np.zeros((1,) * len(shape), np.int64)
-    for term in index:
-        at = term.dim - first
-        places = np.arange(lows[at], lows[at] + shape[at], dtype=np.int64)
-        if term.offset:
-            places = (places + term.offset) % term.size
-        values = places // term.divisor % term.modulus * term.stride
-        table = table + values.reshape([-1 if d == at else 1 for d in range(len(shape))])
-    return np.broadcast_to(table, shape)
-
-
-def axis_index(
-    axis: AxisLayout,
-    block: int,
-    stage: int,
-    skip: int | None = None,
-) -> Array:
-    """Return the index of an axis' digits of one stage, for each place of a block as stored.
-
-    Digits of other stages are ignored, and group number `skip` is left out.
-    """
-    shape = list(axis.shape(block))
-    if skip is not None:
-        shape[skip] = 1
-    lows = [low for low, _ in axis.intervals(block)]
-    return index_table(
-        axis_terms(
-            axis,
-            stage,
-            0,
-            skip,
-        ),
-        0,
-        lows,
-        shape,
-    ).ravel()
 
 
 # --- one tile -------------------------------------------------------------------------------
@@ -327,7 +280,7 @@ def transform_tile(
     ----------
     tile : ndarray
         The tile.
-    operations : sequence of LibraryFFT or BoundFactor
+    operations : sequence of LibraryFFT, BoundFactor or BoundTransfer
         Operations of the program on the tile.
     library : FFTLibrary
         FFT library.
@@ -340,6 +293,9 @@ def transform_tile(
     if out is None or np.may_share_memory(tile, out):
         writer = -1
     for number, operation in enumerate(operations):
+        if isinstance(operation, BoundTransfer):
+            operation.apply(tile)
+            continue
         if isinstance(operation, BoundFactor):
             _apply(tile, operation)
             continue
@@ -375,8 +331,8 @@ class CPUExecutor:
         The block after the round.
     library : FFTLibrary
         FFT library.
-    filters : mapping of int to ndarray
-        Spectra of convolutions' filters, by their numbers among the plan's operands.
+    filters : mapping
+        What the round multiplies by, see `Filters`.
     cut : (int, int), optional
         Dimension along which tiles are cut, and their maximum width, if the block is shared with
         other executors.
@@ -394,7 +350,7 @@ class CPUExecutor:
         source: BlockView,
         out: Array,
         library: FFTLibrary,
-        filters: Mapping[int, Array],
+        filters: Filters,
         cut: tuple[int, int] | None = None,
     ) -> None:
         self.round = round_
@@ -417,12 +373,15 @@ class CPUExecutor:
             kind: Literal["array", "owned", "shards"] = "shards"
         else:
             kind = "owned" if source.owned else "array"
+        keeps_form = out.shape == source.shape and out.dtype == source.dtype
+        if self.program.changes_type:
+            keeps_form = False
         memory = BlockMemory(
             shape=source.shape,
             result_shape=out.shape,
             result_strides=tuple(stride // out.itemsize for stride in out.strides),
             nbytes=max(out.nbytes, math.prod(source.shape) * source.dtype.itemsize),
-            keeps_form=out.shape == source.shape and out.dtype == source.dtype,
+            keeps_form=keeps_form,
             source=kind,
             is_overwritten=out is source.array,
         )
@@ -475,7 +434,7 @@ class CPUExecutor:
         if part is not None and self.way.tiling is not None:
             dim, _ = self.way.tiling
             operations = [
-                operation.within(dim, part) if isinstance(operation, BoundFactor) else operation
+                operation if isinstance(operation, LibraryFFT) else operation.within(dim, part)
                 for operation in operations
             ]
         return transform_tile(
@@ -550,7 +509,7 @@ def run_round(
     source: BlockView,
     library: FFTLibrary,
     out_dtype: np.dtype[Any],
-    filters: Mapping[int, Array] | None = None,
+    filters: Filters | None = None,
     executor: Callable[..., CPUExecutor] = CPUExecutor,
 ) -> Array:
     """Return a block after a round.
@@ -655,7 +614,7 @@ def _digits_last(round_: Round) -> _MovedRound | None:
         return None
     source = _reordered(round_.source, orders)
     target = _reordered(round_.target, orders)
-    return _MovedRound(Round(round_.steps, source, target), tuple(orders))
+    return _MovedRound(replace(round_, source=source, target=target), tuple(orders))
 
 
 def _reordered(layout: Layout, orders: Sequence[tuple[int, ...]]) -> Layout:

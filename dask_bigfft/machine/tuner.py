@@ -15,7 +15,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,14 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
 # --- measuring ------------------------------------------------------------------------------
 
 
+class _Constant:
+    """Transfer function 1, for operators that are timed."""
+
+    def values(self, indices: Mapping[int, Any]) -> Any:
+        """Return the values at some frequencies."""
+        return np.ones(np.broadcast_shapes(*(index.shape for index in indices.values())))
+
+
 def timer_for(plan: Plan) -> Timer:
     """Return a function that times plans of the same input on an array of ones."""
     carrier = config.get("bigfft.exchange.carrier")
@@ -177,8 +185,10 @@ def timer_for(plan: Plan) -> Timer:
     # A block of it is one broadcast number, which costs nothing to read.
     x = ones.map_blocks(np.ascontiguousarray, dtype=ones.dtype, meta=ones._meta).persist()
 
+    transfer = _Constant() if plan.spec.transfer else None
+
     def timed(plan: Plan) -> float:
-        result = transformed_array(x, plan, carrier)
+        result = transformed_array(x, plan, carrier, transfer=transfer)
         started = time.perf_counter()
         blocks = result.persist()
         for value in dict(getattr(blocks, "dask", {})).values():

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from dask_bigfft.planner.layouts import Assignment, BlockCutter, Sizes
+from dask_bigfft.planner.operators import with_inverse
 from dask_bigfft.planner.request import Machine, Request, largest_block
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
 from dask_bigfft.planner.seconds import Model, flops, is_halved
@@ -43,7 +44,7 @@ from dask_bigfft.transforms.layout import (
 )
 from dask_bigfft.transforms.rounds import Round, exchange_shape
 from dask_bigfft.transforms.spec import TransformSpec
-from dask_bigfft.transforms.steps import AxisProgram, axis_program
+from dask_bigfft.transforms.steps import AxisProgram, axis_program, operator_program
 
 Factors = tuple[int, ...]
 
@@ -88,9 +89,18 @@ def program_of(
     factors: Factors,
     *,
     bluestein: bool = False,
+    fused: bool = True,
 ) -> AxisProgram:
-    """Return the program of one axis of a transform."""
+    """Return the program of one axis of a transform or, `fused` or not, of an operator."""
     i = spec.axes.index(axis)
+    if spec.transfer:
+        return operator_program(
+            axis,
+            factors,
+            kind=spec.kind if axis == spec.axes[-1] else "c2c",
+            sign=spec.sign,
+            fused=fused,
+        )
     return axis_program(
         axis,
         spec.lengths[i],
@@ -249,6 +259,7 @@ class Candidates:
             windows_in=frozenset(axis for axis, _, _ in spec.windows_in),
             wanted=request.wanted,
             on_gpu=self.on_gpu or machine.holding > 1,
+            like=request.chunks if spec.transfer else None,
         )
         #: Size of the largest input block in complex elements.
         self.largest_in = largest_block(spec, request)
@@ -292,6 +303,8 @@ class Candidates:
                 cost,
                 self.bound,
             )
+            if self.spec.transfer:
+                ways = [with_inverse(programs, rounds) for rounds in ways]
             candidates = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
         except NoCommonDigits:  # of the rounds and of the requested order
             return None
@@ -432,10 +445,15 @@ class Candidates:
         for assignment in assignments(spec, steps, rounds):
             choices = self._factor_choices(digits, assignment, sizes, padded)
             for chosen in itertools.product(*choices):
-                programs = {
-                    axis: program_of(spec, axis, factors, bluestein=axis in padded)
-                    for axis, factors in zip(spec.axes, chosen, strict=True)
-                }
+                programs: dict[int, AxisProgram] = {}
+                for axis, factors in zip(spec.axes, chosen, strict=True):
+                    programs[axis] = program_of(
+                        spec,
+                        axis,
+                        factors,
+                        bluestein=axis in padded,
+                        fused=assignment[axis][-1] == rounds - 1,
+                    )
                 if self._mirrors_padding(programs, assignment, rounds):
                     continue
                 candidate = self.build(programs, assignment, sizes)
@@ -629,6 +647,8 @@ class Candidates:
     def bluestein(self, sizes: Sizes) -> list[Candidate]:
         """Return candidates that use Bluestein's algorithm for axes without a useful split."""
         spec = self.spec
+        if spec.transfer:
+            return []
         padded: dict[int, Factors] = {}
         for axis, n in zip(spec.axes, spec.lengths, strict=True):
             has_no_split = len(transposed_digits(n)) == len(spec.digits_of(axis)) == 1

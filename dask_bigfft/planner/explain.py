@@ -224,6 +224,10 @@ def step_text(plan: Plan, step: Step) -> str:
         parts.append(step.kind)
     if step.convolve is not None:
         parts.append("convolve")
+    if step.between is not None:
+        parts.append("transfer")
+        if step.kind != "c2c":
+            parts.append(step.last_kind)
     if step.chirp_out is not None:
         parts.append("chirp")
     if step.twiddle is not None:
@@ -706,7 +710,7 @@ def digit_name(program: AxisProgram | None, digit: Digit) -> str:
         letter = "n"
     else:
         letter = "m"
-    if len(program.steps) == 1:
+    if len(program.factors) == 1 and not program.bluestein:
         return letter
     for number, step in enumerate(program.steps, 1):
         if digit in (step.source, step.target):

@@ -57,6 +57,8 @@ def overwritten(plan: Plan) -> Plan | None:
 def _can_overwrite(plan: Plan) -> bool:
     """Return whether the rounds of a plan can work inside the input blocks, and gain by it."""
     spec = plan.spec
+    if spec.transfer:
+        return False
     if spec.kind != "c2c" or spec.windows or np.dtype(spec.dtype) != spec.work_dtype:
         return False
     if any(program.bluestein or not program.stays for program in plan.programs):

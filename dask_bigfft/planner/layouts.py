@@ -6,7 +6,7 @@ its digits. If blocks are still too large, the group with the cheapest gather is
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -18,6 +18,7 @@ from dask_bigfft.transforms.layout import (
     Group,
     Layout,
     even_chunks,
+    scaled,
     stored_order,
 )
 from dask_bigfft.transforms.rounds import Round, StoredWindow, transformed
@@ -366,6 +367,9 @@ class BlockCutter:
         Chunks of the result. If the last round can make them, an exchange is saved.
     on_gpu : bool
         Whether rounds are done on devices.
+    like : tuple of chunks or None
+        Chunks of the input of an operator, which its result has if an exchange makes it; None for
+        transforms.
     """
 
     variant: str
@@ -373,6 +377,7 @@ class BlockCutter:
     windows_in: frozenset[int]
     wanted: tuple[Chunks, ...] | None
     on_gpu: bool
+    like: tuple[Chunks, ...] | None = None
 
     @property
     def crops(self) -> bool:
@@ -558,7 +563,7 @@ class BlockCutter:
         if sizes.merge or has_fewer_blocks:
             cuts = _merge(cuts, sizes.target)
         layouts = _ways_to_cut(cuts, sizes, self.variant)
-        if is_last and self.wanted is not None:
+        if is_last and self.wanted is not None and self.like is None:
             as_wanted = _as_wanted(
                 cuts,
                 self.wanted,
@@ -578,21 +583,38 @@ class BlockCutter:
         An axis that the last round does not leave in the requested order keeps its number of parts.
         If only a window of an axis is returned, the axis keeps the size of its parts.
         """
-        axes = []
+        windows: list[tuple[tuple[Digit, ...], int, int]] = []
         for a, axis in enumerate(last.axes):
             program = programs.get(a)
             digits = axis.digits if program is None else program.target
             size = math.prod(digit.size for digit in digits)
-            start, count = self.windows.get(a, (0, size))
-            if self.wanted is not None:
-                chunks = self.wanted[a]
-            elif flat is not None and _holds(flat.axes[a].groups[0], digits, start, count):
+            windows.append((digits, *self.windows.get(a, (0, size))))
+        is_made = [False] * len(windows)
+        if flat is not None:
+            pairs = zip(flat.axes, windows, strict=True)
+            is_made = [_holds(axis.groups[0], *window) for axis, window in pairs]
+        wanted = self._wanted_chunks([count for _, _, count in windows], all(is_made))
+        axes = []
+        for a, (digits, start, count) in enumerate(windows):
+            if wanted is not None:
+                chunks = wanted[a]
+            elif flat is not None and is_made[a]:
                 chunks = flat.axes[a].groups[0].chunks
             else:  # as wide as the chunks of the whole axis
-                width = -(-size // axis.blocks)
+                size = math.prod(digit.size for digit in digits)
+                width = -(-size // last.axes[a].blocks)
                 chunks = even_chunks(count, -(-count // max(1, width)))
             axes.append(AxisLayout((Group(digits, chunks, start),)))
         return Layout(tuple(axes))
+
+    def _wanted_chunks(self, lengths: Sequence[int], is_made: bool) -> tuple[Chunks, ...] | None:
+        """Return the wanted chunks of the result, given its lengths; None if there are none.
+
+        The result of an operator has the input's chunks, unless the last round has made it.
+        """
+        if self.wanted is None and self.like is not None and not is_made:
+            return tuple(map(scaled, self.like, lengths))
+        return self.wanted
 
     def _axis_cuts(
         self,

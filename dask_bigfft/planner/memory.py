@@ -499,8 +499,16 @@ def _tiles(plan: Plan, number: int, block: int) -> int:
     round_ = plan.rounds[number]
     if _keeps_shape(round_):
         return padded
+    block += _spectrum_nbytes(plan, round_)
     is_written = model_of(plan).library.supports_out and not round_.windows
     return block if is_written else block + computed
+
+
+def _spectrum_nbytes(plan: Plan, round_: Round) -> int:
+    """Return the bytes of half a spectrum between real values before and after a round."""
+    if all(step.kind == step.last_kind for step in round_.steps):
+        return 0
+    return round_.spectrum.largest * plan.spec.work_dtype.itemsize
 
 
 def _is_cut(plan: Plan, number: int) -> bool:
@@ -529,7 +537,10 @@ def _compared(
     result: int,
 ) -> int:
     """Return the bytes of two copies of a block that is not cut, and of their results."""
-    return 2 * block if _keeps_shape(plan.rounds[number]) else block + 2 * result
+    round_ = plan.rounds[number]
+    if _keeps_shape(round_):
+        return 2 * block
+    return block + 2 * result + _spectrum_nbytes(plan, round_)
 
 
 def _copied_in_place(plan: Plan, number: int, block: int) -> int:

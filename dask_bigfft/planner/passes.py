@@ -135,9 +135,12 @@ def tile_plans(
 def _largest_request(round_: Round, dtype: str) -> TileRequest:
     """Return the request of a round on its largest block, for a complex dtype."""
     real_dtype = np.empty(0, dtype).real.dtype.name
-    kinds = {step.kind for step in round_.steps}
-    source_dtype = real_dtype if "r2c" in kinds else dtype
-    target_dtype = real_dtype if "c2r" in kinds else dtype
+    source_dtype = dtype
+    target_dtype = dtype
+    if any(step.kind == "r2c" for step in round_.steps):
+        source_dtype = real_dtype
+    if any(step.last_kind == "c2r" for step in round_.steps):
+        target_dtype = real_dtype
     shape = round_.source.shape(round_.source.largest_block)
     return request_of(round_, shape, source_dtype, target_dtype)
 
@@ -272,6 +275,8 @@ class _PassStep:
     @property
     def makes_real(self) -> bool:
         """True if the step makes real values."""
+        if self.line.multiplied and self.reads_real:
+            return True
         return self.line.kind == "c2r" and self.is_last
 
     @property
@@ -330,7 +335,12 @@ def _pass_shapes(
     read, after, stored = _block_shapes(view, steps)
     itemsizes = _itemsizes(request.itemsize, steps)
     changes_type = itemsizes != (request.itemsize, request.itemsize)
-    buffers = _tile_buffers(itemsizes, changes_type, transposes=order != view_order)
+    transposes = order != view_order
+    buffers = _tile_buffers(itemsizes, changes_type, transposes)
+    for step in steps:
+        if step.reads_real and step.makes_real:
+            spectrum = request.itemsize // 2 + -(-request.itemsize // step.line.length)
+            buffers = [(max(itemsizes), 0), (spectrum, 0)]
     buffers += _extra_buffers(request.itemsize, steps)
     if mirrored:
         buffers.append((request.itemsize, 0))
@@ -378,7 +388,7 @@ def _natural_order(request: TileRequest, firsts: list[int], digits: tuple[Shape,
     """Return the dimensions in natural order: the digits of each line reversed."""
     order = list(range(firsts[-1]))
     for line, split in zip(request.lines, digits, strict=True):
-        if not line.filtered:  # filtered digits are back in place
+        if not line.turns_back:  # whose digits are back in place
             line_dims = slice(firsts[line.dim], firsts[line.dim] + len(split))
             order[line_dims] = reversed(order[line_dims])
     return tuple(order)
@@ -484,29 +494,52 @@ class _Search:
         for chosen in itertools.product(*choices):
             digits = tuple(line_digits for line_digits, _ in chosen)
             passes = tuple(line_passes for _, line_passes in chosen)
-            if len(set(itertools.chain(*passes))) == count:
+            is_full = len(set(itertools.chain(*passes))) == count
+            if is_full and self._has_one_product(digits, passes):
                 yield digits, passes
+
+    def _has_one_product(self, digits: tuple[Shape, ...], passes: tuple[Shape, ...]) -> bool:
+        """Return whether lines around a transfer function are in one pass where it multiplies."""
+        middles = set()
+        for line, own_digits, own_passes in zip(self.request.lines, digits, passes, strict=True):
+            if line.multiplied:
+                middles.add(own_passes[len(own_digits) - 1])
+        return len(middles) < 2
 
     def _line_schemes(self, line: Line, count: int) -> Iterator[tuple[Shape, Shape]]:
         """Yield digits of a line, and the pass of each of its steps."""
+        yield from self._whole_line_schemes(line, count)
         is_alone = len(self.request.lines) == 1
-        inside = self.request.inside
-        if line.kind != "c2c":  # real values on one side
-            yield (line.length,), (0 if line.kind == "r2c" else count - 1,)
-            if not is_alone or inside:  # only one dimension can be mirrored
+        has_real_side = line.kind != "c2c"
+        if has_real_side and (not is_alone or self.request.inside or line.multiplied):
+            return  # only one dimension can be mirrored, and not in two directions
+        most = MAX_SPLITS if is_alone else MAX_SPLITS // 2
+        for digits in range(2, 4):
+            steps = line.steps(digits)
+            if steps > count:
                 return
+            for factors in self._factors(line, digits, most):
+                for passes in itertools.combinations(range(count), steps):
+                    yield factors, passes
+
+    def _whole_line_schemes(self, line: Line, count: int) -> Iterator[tuple[Shape, Shape]]:
+        """Yield the passes in which a line can be transformed at once."""
+        if line.kind == "r2c":  # real values come first, and may come last, too
+            if count == 1 or not line.multiplied:
+                yield (line.length,), (0,)
+        elif line.kind == "c2r":
+            yield (line.length,), (count - 1,)
         elif line.whole:
             for number in range(count):
                 yield (line.length,), (number,)
-        most = MAX_SPLITS if is_alone else MAX_SPLITS // 2
-        for digits in range(2, 4):
-            if line.steps(digits) > count:
-                return
-            for factors in _factorisations(line.length, digits, most):
-                if inside and not line.filtered and factors != factors[::-1]:
-                    continue  # tiles swap in place only between digits of equal lengths
-                for passes in itertools.combinations(range(count), line.steps(digits)):
-                    yield factors, passes
+
+    def _factors(self, line: Line, digits: int, most: int) -> list[Shape]:
+        """Return up to `most` splits of a line into a number of digits."""
+        factors = list(_factorisations(line.length, digits, most))
+        if self.request.inside and not line.turns_back:
+            # Tiles swap in place only between digits of equal lengths.
+            return [lengths for lengths in factors if lengths == lengths[::-1]]
+        return factors
 
     # --- one pass --------------------------------------------------------------------------------
 
@@ -553,7 +586,7 @@ class _Search:
                 return
             view = tile_pass.after
         for line, split in lines:
-            if request.inside and len(split) > 1 and not line.filtered:
+            if request.inside and len(split) > 1 and not line.turns_back:
                 first = firsts[line.dim]
                 yield self._swap(view, first, first + len(split) - 1)
 

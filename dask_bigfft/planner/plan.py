@@ -141,17 +141,19 @@ class Operand:
         Number of the stage whose round multiplies, from 0.
     axes : tuple of int
         Axes of the multiplied blocks that the operand has, in order. It is the same along others.
-    plan : Plan
-        Plan that makes the operand, in the blocks of the round.
-    values : Chirp
-        Function of the index that is the plan's input, in place of an array.
+    plan : Plan or None
+        Plan that makes the operand, in the blocks of the round; None for a transfer function, which
+        is evaluated in the round.
+    values : Chirp or str
+        Function of the index that is the plan's input, in place of an array; token of a transfer
+        function.
     """
 
     name: str
     stage: int
     axes: tuple[int, ...]
-    plan: "Plan"
-    values: Chirp
+    plan: "Plan | None"
+    values: Chirp | str
 
     def block(self, block: Block) -> Block:
         """Return the index of the operand's block that multiplies a block of the round."""
@@ -160,7 +162,7 @@ class Operand:
     @property
     def nbytes(self) -> int:
         """Bytes of the operand."""
-        return self.plan.spec.nbytes
+        return 0 if self.plan is None else self.plan.spec.nbytes
 
 
 @dataclass(frozen=True)
@@ -294,7 +296,14 @@ class Plan:
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
-        """The operands of products in rounds: filters of axes that use Bluestein's algorithm."""
+        """The operands of products in rounds.
+
+        They are the transfer function of an operator, or the filters of axes that use Bluestein's
+        algorithm.
+        """
+        if self.spec.transfer:
+            (stage,) = (i for i, round_ in enumerate(self.rounds) if round_.multiplies)
+            return (Operand("transfer", stage, axes=(), plan=None, values=self.spec.transfer),)
         programs = [program for program in self.programs if program.bluestein]
         return tuple(_filter_operand(self, program) for program in programs)
 
@@ -422,18 +431,32 @@ class Plan:
 
     @property
     def notation(self) -> str:
-        """The rounds in short, such as ``{Y1} {Y2, X}``: first digit of Y; its second, and X."""
-        steps_of_axis = {program.axis: program.steps for program in self.programs}
+        """The rounds in short, such as ``{Y1} {Y2, X}``: first digit of Y; its second, and X.
 
-        def name(step: Step) -> str:
-            letter = axis_letter(step.axis, len(self.spec.shape))
-            steps = steps_of_axis[step.axis]
-            if len(steps) == 1:
-                return letter
-            star = "" if step.convolve is None else "*"
-            return f"{letter}{steps.index(step) + 1}{star}"
+        A prime marks steps of the inverse transform of an operator, H its transfer function.
+        """
+        return " ".join(f"{{{self._round_in_short(round_)}}}" for round_ in self.rounds)
 
-        return " ".join(f"{{{', '.join(map(name, round_.steps))}}}" for round_ in self.rounds)
+    def _round_in_short(self, round_: Round) -> str:
+        """Return the steps of a round in short."""
+        names = ", ".join(map(self._step_in_short, round_.steps))
+        if not round_.multiplies:
+            return names
+        turning = [step for step in round_.steps if step.between is not None]
+        names_back = ", ".join(f"{self._step_in_short(step)}'" for step in turning)
+        return f"{names} H {names_back}".rstrip()
+
+    def _step_in_short(self, step: Step) -> str:
+        """Return the axis and the number of the digit of a step."""
+        letter = axis_letter(step.axis, len(self.spec.shape))
+        (program,) = (program for program in self.programs if program.axis == step.axis)
+        number = program.steps.index(step) + 1
+        mark = "" if step.convolve is None else "*"
+        if self.spec.transfer and number > len(program.factors):  # a step of the inverse transform
+            number = len(program.steps) + 1 - number
+            mark = "'"
+        has_one_digit = len(program.factors) == 1 and not program.bluestein
+        return f"{letter}{mark}" if has_one_digit else f"{letter}{number}{mark}"
 
     def to_json(self) -> str:
         """Return the plan as JSON, from which `from_json` makes it again."""

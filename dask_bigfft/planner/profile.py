@@ -20,8 +20,15 @@ from dask_bigfft.transforms.layout import Digit, Group, Range
 
 
 def encode(value: Any) -> dict[str, Any]:
-    """Return a dataclass as a mapping: the `default` of `json.dumps`."""
-    entries = {field.name: getattr(value, field.name) for field in fields(value)}
+    """Return a dataclass as a mapping: the `default` of `json.dumps`.
+
+    Fields whose metadata say `optional` are left out if they are not set.
+    """
+    entries = {}
+    for field in fields(value):
+        entry = getattr(value, field.name)
+        if entry or not field.metadata.get("optional"):
+            entries[field.name] = entry
     if not isinstance(value, Group):
         return entries
     runs = itertools.groupby(value.chunks)

@@ -9,7 +9,6 @@ from dask_bigfft.planner.cost import with_forecast
 from dask_bigfft.planner.plan import Forecast, Plan
 from dask_bigfft.planner.request import Machine
 from dask_bigfft.transforms.layout import AxisLayout, Layout
-from dask_bigfft.transforms.rounds import Round
 from dask_bigfft.transforms.spec import rearranged_spec
 
 Offsets = Mapping[int, int]
@@ -110,7 +109,9 @@ def shifted_plan(plan: Plan, before: Offsets, after: Offsets) -> Plan:
         for i in range(_last_like_source(plan, layouts, axis) + 1):
             layouts[i] = rolled(layouts[i], {axis: offset})
     rounds_in_layouts = zip(plan.rounds, layouts[1:-1:2], layouts[2:-1:2], strict=True)
-    rounds = tuple(Round(r.steps, source, target) for r, source, target in rounds_in_layouts)
+    rounds = tuple(
+        replace(r, source=source, target=target) for r, source, target in rounds_in_layouts
+    )
     return with_forecast(
         plan,
         source=layouts[0],

@@ -290,7 +290,7 @@ def block_dtypes(spec: TransformSpec, rounds: Sequence[Round]) -> tuple[str, ...
         before = work if np.dtype(spec.dtype).kind == "c" else real
     dtypes: list[str] = []
     for round_ in rounds:
-        after = real if any(step.kind == "c2r" for step in round_.steps) else work
+        after = real if any(step.last_kind == "c2r" for step in round_.steps) else work
         dtypes += [before, after]
         before = after
     return (*dtypes, spec.out_dtype.str)

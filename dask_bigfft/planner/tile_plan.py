@@ -27,7 +27,7 @@ from dask_bigfft.errors import DeviceError
 from dask_bigfft.transforms.factors import factorize
 from dask_bigfft.transforms.layout import even_chunks
 from dask_bigfft.transforms.rounds import Round, transformed
-from dask_bigfft.transforms.steps import Kind
+from dask_bigfft.transforms.steps import Divisor, Kind, Step
 
 #: Characters of the dtypes that GPUs compute in: single and double precision.
 COMPUTED = "fdFD"
@@ -210,7 +210,7 @@ class TileLimits:
 def digit_of_step(step: int, digits: int) -> int:
     """Return the number of the digit that a step of a line transforms.
 
-    A filtered line is transformed back after its last digit, which is transformed once.
+    A line that turns back is transformed back after its last digit, which is transformed once.
 
     >>> [digit_of_step(step, 3) for step in range(5)]
     [0, 1, 2, 1, 0]
@@ -232,12 +232,20 @@ class Line:
         Of the FFTs.
     filtered : bool
         Whether the transformed digit is multiplied by a spectrum, which is then on the GPU, too.
+    multiplied : bool
+        Whether the block is multiplied by a transfer function where all such lines are transformed.
     """
 
     dim: int
     length: int
     kind: Kind = "c2c"
     filtered: bool = False
+    multiplied: bool = False
+
+    @property
+    def turns_back(self) -> bool:
+        """Return whether the line is transformed back after a product."""
+        return self.filtered or self.multiplied
 
     @property
     def whole(self) -> bool:
@@ -246,14 +254,14 @@ class Line:
         >>> [Line(0, n).whole for n in (2**31, 2**31 + 2**20, 2**31 - 1)]
         [True, False, True]
         """
-        if self.filtered or self.kind != "c2c" or self.length < AWKWARD:
+        if self.turns_back or self.kind != "c2c" or self.length < AWKWARD:
             return True
         factors = factorize(self.length)
         return max(factors) <= MOST_PRIME or sum(factors.values()) == 1
 
     def steps(self, digits: int) -> int:
-        """Return the number of steps for some digits; a filtered line is transformed back."""
-        return 2 * digits - 1 if self.filtered else digits
+        """Return the number of steps for some digits, those of the way back included."""
+        return 2 * digits - 1 if self.turns_back else digits
 
 
 #: Digits of each line in the order in which they are transformed, and the pass of each step.
@@ -447,15 +455,22 @@ def request_of(
     """
     dtypes = [np.dtype(source), np.dtype(target)]
     itemsize = max(dtype.itemsize for dtype in dtypes)
+    has_spectrum = any(step.kind != step.last_kind for step in round_.steps)
     for dtype, name in zip(dtypes, (source, target), strict=True):
         if dtype.char not in COMPUTED:
             raise DeviceError(f"devices compute in single and double precision, not in {name}")
-        if dtype.kind == "f" and source != target:
+        if dtype.kind == "f" and (source != target or has_spectrum):
             itemsize = 2 * dtype.itemsize
     lines = []
     for step in round_.steps:
-        filtered = step.convolve is not None
-        lines.append(Line(round_.dim(step), step.length, step.kind, filtered))
+        line = Line(
+            round_.dim(step),
+            step.length,
+            step.kind,
+            filtered=step.convolve is not None,
+            multiplied=step.between is not None,
+        )
+        lines.append(line)
     return TileRequest(
         shape,
         tuple(lines),
@@ -470,20 +485,41 @@ def apart(round_: Round) -> tuple[Round, ...]:
     """Return equivalent consecutive rounds, with steps of real values in a round of their own.
 
     Half a spectrum is completed by its mirror image along one axis. This holds only before other
-    axes are transformed (c2r: after them).
+    axes are transformed (c2r: after them). A step from real to real values with a transfer function
+    inside becomes two steps around those of the other axes.
     """
-    groups = []
-    for kind in ("r2c", "c2c", "c2r"):
-        steps = tuple(step for step in round_.steps if step.kind == kind)
-        if steps:
-            groups.append(steps)
-    if len(groups) <= 1:
-        return (round_,)
-    rounds = []
+    groups: dict[str, list[Step]] = {"r2c": [], "c2c": [], "c2r": []}
+    for step in round_.steps:
+        if step.kind == step.last_kind:
+            groups[step.kind].append(step)
+            continue
+        there, back = _halves(step)
+        groups["r2c"].append(there)
+        groups["c2r"].append(back)
+    rounds: list[Round] = []
     source = round_.source
-    for steps in groups[:-1]:
+    for steps in filter(None, map(tuple, groups.values())):
         target = transformed(source, steps)
         rounds.append(Round(steps, source, target))
         source = target
-    rounds.append(Round(groups[-1], source, round_.target))
+    if len(rounds) < 2:
+        return (round_,)
+    rounds[-1] = replace(rounds[-1], target=round_.target)
+    if round_.multiplies:
+        number = 1 if groups["c2c"] and groups["r2c"] else 0
+        rounds[number] = replace(rounds[number], multiplies=True)
     return tuple(rounds)
+
+
+def _halves(step: Step) -> tuple[Step, Step]:
+    """Return the step to half a spectrum, and the one back from it, of a step with both."""
+    assert step.between is not None
+    there = replace(step, target=step.between, between=None, divisor=Divisor())
+    back = replace(
+        step,
+        source=step.between,
+        kind=step.last_kind,
+        sign=step.last_sign,
+        between=None,
+    )
+    return there, back

@@ -35,6 +35,11 @@ def run(
     axis: int | str | None = None,
     axes: tuple[int | str, ...] | None = None,
     norm: str | None = None,
+    transfer: Any = None,
+    name: str | None = None,
+    spacing: Any = 1.0,
+    at_zero: complex | None = None,
+    real: bool | None = None,
     component: str | None = None,
     scratch: AnyPath | None = None,
     resume: bool = False,
@@ -67,9 +72,15 @@ def run(
         source has coordinates, and xarray is installed, the array is made in a group with
         coordinates and units, which `xarray.open_zarr` reads; ``Done.component`` is its name.
     kind : str
-        Name of the transform, such as ``"rfftn"``.
+        Name of the transform, such as ``"rfftn"``, or ``"fourier_filter"``.
     n, s, axis, axes, norm
         As the transform takes them. Axes may be names of the source's dimensions.
+    transfer, spacing, at_zero, real
+        Transfer function and other arguments of `signal.fourier_filter`. The result keeps the
+        source's dimensions.
+    name : str, optional
+        Identity of the transfer function, by which a resumed run knows that it is the same. The
+        default is a hash of its code or its values.
     component : str, optional
         Array within a Zarr group or HDF5 file.
     scratch : path, optional
@@ -145,9 +156,9 @@ def run(
             "component": component,
             "block_size": block_size,
         }
-        for name, value in file_arguments.items():
+        for argument, value in file_arguments.items():
             if value is not None:
-                raise_invalid(name, value, "None for an array: only files are resumed")
+                raise_invalid(argument, value, "None for an array: only files are resumed")
     parse_type(
         "scratch",
         scratch,
@@ -160,8 +171,9 @@ def run(
         str | None,
         "the name of an array",
     )
-    for name, flag in {"resume": resume, "overwrite": overwrite, "checksum": checksum}.items():
-        parse_flag(name, flag)
+    flags = {"resume": resume, "overwrite": overwrite, "checksum": checksum}
+    for argument, flag in flags.items():
+        parse_flag(argument, flag)
     if isinstance(compressors, Iterable) and not isinstance(compressors, str | Mapping):
         try:
             compressors = tuple(compressors)  # read several times
@@ -177,6 +189,11 @@ def run(
         axis=axis,
         axes=axes,
         norm=norm,
+        transfer=transfer,
+        name=name,
+        spacing=spacing,
+        at_zero=at_zero,
+        real=real,
         options=dict(extras),
         block_size=block_size,
         inner_chunks=inner_chunks,

@@ -134,11 +134,18 @@ def transformed(labels: Labels, plan: Plan) -> Labels:
 
     Names and attributes stay. A transformed dimension ``x`` becomes ``freq_x`` as in
     `dask_bigfft.xarray`, and the inverse turns it back. Coordinates need xarray; of uneven
-    samples, none is made.
+    samples, none is made. A filter keeps dimensions, and the coordinates of axes whose length it
+    keeps.
     """
     if not labels.names:
         return labels
     spec = plan.spec
+    if spec.transfer:
+        kept = dict(labels.coordinates)
+        for axis, length in zip(spec.axes, spec.lengths, strict=True):
+            if length != spec.shape[axis]:
+                kept.pop(labels.names[axis], None)
+        return replace(labels, coordinates=kept)
     forward = not spec.name.startswith("i")
     attributes = labels.attributes
     if not forward:

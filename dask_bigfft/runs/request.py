@@ -7,13 +7,14 @@ import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, cast
 
 import dask.array as da
 import numpy as np
+from dask.base import tokenize
 
 from dask_bigfft import config
 from dask_bigfft.api import calls
@@ -24,10 +25,24 @@ from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.runs.labels import labels_of, labels_of_array, numbers, transformed
+from dask_bigfft.signal.arguments import SignalOptions, parse_signal_options
+from dask_bigfft.signal.filters import Filter, parse_filter
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.sources import array_folder
 from dask_bigfft.storage.targets import Labels
 from dask_bigfft.transforms.spec import parse_name, with_dims
+
+#: Kind of a filter.
+FILTER = "fourier_filter"
+
+#: Arguments that only filters take, and their defaults.
+_FILTER_DEFAULTS = {
+    "transfer": None,
+    "name": None,
+    "spacing": 1.0,
+    "at_zero": None,
+    "real": None,
+}
 
 #: Default compressor of zarr.
 ZARR_DEFAULT = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
@@ -43,6 +58,8 @@ class RunRequest:
         Array to read, and Zarr array to make.
     kind, component, n, s, axis, axes, norm
         As `run` takes them.
+    transfer, name, spacing, at_zero, real
+        As `run` takes them, for a filter.
     options : mapping
         The keywords of transforms, such as ``order`` and ``chunks``.
     block_size, inner_chunks, missing_chunks, missing, compressors
@@ -62,6 +79,11 @@ class RunRequest:
     axis: int | str | None = None
     axes: tuple[int | str, ...] | None = None
     norm: str | None = None
+    transfer: Any = None
+    name: str | None = None
+    spacing: Any = 1.0
+    at_zero: complex | None = None
+    real: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     block_size: int | str | None = None
     inner_chunks: tuple[int, ...] | None = None
@@ -81,7 +103,11 @@ class RunRequest:
             "refuse",
             "fill",
         )
-        parse_name(self.kind)
+        if self.is_filter:
+            self._refuse_arguments_of_transforms()
+        else:
+            parse_name(self.kind)
+            self._refuse_arguments_of_filters()
         parse_type(
             "s",
             self.s,
@@ -93,6 +119,57 @@ class RunRequest:
             kind = self.source.stat().st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
             raise_invalid("source", str(self.source), "a regular file or a folder; this is neither")
+
+    @property
+    def is_filter(self) -> bool:
+        """True for a filter, which is a transform, a product, and the inverse transform."""
+        return self.kind == FILTER
+
+    def _refuse_arguments_of_transforms(self) -> None:
+        """Raise an error for arguments that a filter does not take, or a missing one."""
+        if self.transfer is None:
+            allowed = f"a transfer function for {FILTER}"
+            raise_invalid("transfer", None, allowed, kind=ArgumentTypeError)
+        for name in ("n", "axis", "norm"):
+            if getattr(self, name) is not None:
+                allowed = f"None for {FILTER}, which takes s and axes"
+                raise_invalid(name, getattr(self, name), allowed, kind=ArgumentTypeError)
+        parse_signal_options({n: v for n, v in self.options.items() if v is not None})
+
+    def _refuse_arguments_of_filters(self) -> None:
+        """Raise an error for arguments that only a filter takes."""
+        for name, default in _FILTER_DEFAULTS.items():
+            value = getattr(self, name)
+            if value is not default and value != default:
+                allowed = f"{default} for a transform; it is an argument of {FILTER}"
+                raise_invalid(name, value, allowed, kind=ArgumentTypeError)
+
+    def filter_of(self, x: da.Array) -> Filter | None:
+        """Return the filter of the source array; None for a transform."""
+        if not self.is_filter:
+            return None
+        return parse_filter(
+            x,
+            self.transfer,
+            self.where["axes"],
+            s=self.s,
+            spacing=self.spacing,
+            at_zero=self.at_zero,
+            real=self.real,
+        )
+
+    @cached_property
+    def transfer_token(self) -> str:
+        """Identity of the transfer function: its name, or a hash of its contents."""
+        if self.name is not None:
+            return f"name {self.name}"
+        try:
+            return str(tokenize(self.transfer, ensure_deterministic=True))
+        except RuntimeError:  # dask's TokenizationError
+            if self.scratch is None:
+                return str(tokenize(self.transfer))
+            allowed = "the name of the transfer function, which tells a resumed run that it is the "
+            raise_invalid("name", None, f"{allowed}same; its contents cannot be hashed")
 
     @property
     def where(self) -> dict[str, Any]:
@@ -167,6 +244,13 @@ class RunRequest:
             "compressors": targets.parse_compressors(self.compressors, np.dtype("c16")),
         }
         arguments |= {name: value for name, value in keywords.items() if value is not None}
+        if self.is_filter:
+            arguments |= {
+                "transfer": self.transfer_token,
+                "spacing": repr(self.spacing),
+                "at_zero": repr(self.at_zero),
+                "real": self.real,
+            }
         return dict(json.loads(json.dumps(arguments, default=_plain)))
 
     def writing(self, dtype: np.dtype[Any]) -> ResultWriting:
@@ -186,7 +270,8 @@ class RunRequest:
     def open(self, plan: Plan | None = None) -> da.Array:
         """Return the lazy source array in blocks of whole stored chunks, or in a plan's blocks."""
         if self.array is not None:
-            return parse_array(getattr(self.array, "data", self.array), self.kind)
+            kind = "fft" if self.is_filter else self.kind
+            return parse_array(getattr(self.array, "data", self.array), kind)
         reader = self.reader()
         chunks = None
         if plan is not None:
@@ -317,9 +402,22 @@ def _planned(request: RunRequest, x: da.Array) -> Plan:
             resumable=request.scratch is not None,
         )
 
+    own_filter = request.filter_of(x)
+
     def plan_with(options: Mapping[str, Any]) -> Plan:
+        dims = getattr(request.array, "dims", ())
+        if own_filter is not None:
+            return with_dims(
+                dims,
+                own_filter.plan,
+                x,
+                cast("SignalOptions", {n: v for n, v in options.items() if v is not None}),
+                request.transfer_token,
+                stored,
+                request.writing(x.dtype),
+            )
         return with_dims(
-            getattr(request.array, "dims", ()),
+            dims,
             calls.plan_of_stored,
             x,
             stored,

@@ -180,6 +180,8 @@ def _run_without_scratch(request: RunRequest, store: Store) -> Done:
     place = None
     if is_stored and plan.from_rows:
         place = replace(scratch_place(plan), rows=request.reader())
+    own_filter = request.filter_of(x)
+    transfer = None if own_filter is None else own_filter.transfer
     partial = targets.partial_of(request.destination, targets.name_of_run())
     try:
         target = _created(
@@ -190,10 +192,10 @@ def _run_without_scratch(request: RunRequest, store: Store) -> Done:
             {},
         )
         try:
-            store(applied(x, plan, place), Sink(target))
+            store(applied(x, plan, place, transfer), Sink(target))
         except DamagedShardError as error:  # its files are gone: repeat everything
             _warn(error)
-            store(applied(x, plan, place), Sink(target))
+            store(applied(x, plan, place, transfer), Sink(target))
         if is_stored:
             now = source_identity(request, content=False)
             refuse_changed_source(identity, now, has_scratch=False)
@@ -671,9 +673,11 @@ def _store_with_repairs(
 ) -> None:
     """Store the result; make damaged scratch files again and go on."""
     damages = Counter[str]()
+    own_filter = run.request.filter_of(x)
+    transfer = None if own_filter is None else own_filter.transfer
     while True:
         try:
-            store(applied(x, run.plan, place), run.sink(target, place))
+            store(applied(x, run.plan, place, transfer), run.sink(target, place))
             return
         except DamagedShardError as error:
             file = str(error.filename)

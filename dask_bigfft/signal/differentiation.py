@@ -15,7 +15,7 @@ from dask_bigfft.signal.arguments import (
     SignalOptions,
     nonempty,
 )
-from dask_bigfft.signal.filters import Spacing, filtered, parse_samples
+from dask_bigfft.signal.filters import Filter, Spacing, filtered, parse_samples
 from dask_bigfft.signal.transfer import TransferFunction
 
 __all__ = ["gradient", "laplacian", "poisson"]
@@ -43,14 +43,14 @@ def _filtered(
         at_zero,
         balanced=True,
     )
-    return filtered(
-        array,
+    is_real = array.dtype.kind != "c"
+    derivative = Filter(
         transfer,
         axes,
         lengths,
-        array.dtype.kind != "c",
-        options,
+        is_real,
     )
+    return filtered(array, derivative, options)
 
 
 def _derivative(f: Array) -> Any:

@@ -1,24 +1,32 @@
-r"""Filters: a spectrum times a transfer function, and back.
+"""Filters: a spectrum times a transfer function, and back.
 
-Spectra stay in the order that takes the fewest exchanges for both transforms, and blocks are
-multiplied in place::
+One plan has both transforms and the product between them (`planner.operators`)::
 
-    x --exchange, rounds--> spectrum --transfer function--> --rounds, exchange--> filtered
+    x --exchange, rounds--> spectrum, product --rounds, exchange--> filtered
+
+A lazy array as a transfer function multiplies the spectrum in blocks, between two plans.
 """
 
+import contextlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Unpack, cast
 
 import dask.array as da
 import numpy as np
+from dask.base import tokenize
 
-from dask_bigfft.api.arguments import parse_array
+from dask_bigfft.api.arguments import inner_extras, parse_array
 from dask_bigfft.api.calls import applied, by_block
+from dask_bigfft.api.plans import make_plan
 from dask_bigfft.arrays import Array
-from dask_bigfft.errors import ArgumentTypeError, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, PlanError, raise_invalid
+from dask_bigfft.events import running_client
 from dask_bigfft.gpu.on_gpu import on_own_gpu
-from dask_bigfft.kernels.views import allocate_like
+from dask_bigfft.kernels.views import allocate_like, is_on_gpu
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
 from dask_bigfft.signal.arguments import (
     Axes,
     SignalOptions,
@@ -26,7 +34,12 @@ from dask_bigfft.signal.arguments import (
     parse_signal_options,
     several_axes,
 )
-from dask_bigfft.signal.transfer import TransferArray, TransferFunction, try_function
+from dask_bigfft.signal.transfer import (
+    TransferArray,
+    TransferFunction,
+    TransferInMemory,
+    try_function,
+)
 from dask_bigfft.signal.transforms import (
     ProductPhase,
     SpectrumAxis,
@@ -160,6 +173,94 @@ def fourier_filter(
     """
     parse_signal_options(options)
     array = parse_array(x, "fft")
+    chosen_filter = parse_filter(
+        array,
+        transfer,
+        axes,
+        s=s,
+        spacing=spacing,
+        at_zero=at_zero,
+        real=real,
+    )
+    return filtered(array, chosen_filter, options)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A transfer function, and the transform whose spectrum it multiplies.
+
+    Parameters
+    ----------
+    transfer : TransferFunction, TransferArray or TransferInMemory
+        What the spectrum is multiplied by.
+    axes, lengths : tuple of int
+        Axes of the transform, and its length along each.
+    is_real : bool
+        True for a real result.
+    """
+
+    transfer: TransferFunction | TransferArray | TransferInMemory
+    axes: tuple[int, ...]
+    lengths: tuple[int, ...]
+    is_real: bool
+
+    def transforms(self, array: da.Array) -> Transforms:
+        """Return the transforms of an array in natural order, with the halved axis last.
+
+        Any axis can be halved for a function. One in a single chunk is best.
+        """
+        axes = self.axes
+        if isinstance(self.transfer, TransferFunction):
+            axes = tuple(sorted(axes, key=lambda axis: (array.numblocks[axis] == 1, axis)))
+        length_of = dict(zip(self.axes, self.lengths, strict=True))
+        return Transforms(axes, tuple(length_of[axis] for axis in axes), self.is_real)
+
+    def plan(
+        self,
+        array: da.Array,
+        options: SignalOptions,
+        token: str,
+        stored: Stored | None = None,
+        writing: ResultWriting = BY_CALLER,
+    ) -> Plan:
+        """Return the plan of both transforms of an array, with the product between them.
+
+        Parameters
+        ----------
+        array : dask.array.Array
+            The input.
+        options : SignalOptions
+            The caller's keywords.
+        token : str
+            Identity of the transfer function.
+        stored, writing
+            As `make_plan` takes them.
+        """
+        transforms = self.transforms(array)
+        extras = inner_extras(options, chunks=options.get("chunks"))
+        return make_plan(
+            array,
+            "rfftn" if self.is_real else "fftn",
+            transforms.lengths,
+            transforms.axes,
+            transfer=token,
+            stored=stored,
+            writing=writing,
+            **extras,
+        )
+
+
+def parse_filter(
+    array: da.Array,
+    transfer: Any,
+    axes: Axes,
+    *,
+    s: Any = None,
+    spacing: Any = 1.0,
+    at_zero: complex | None = None,
+    real: bool | None = None,
+) -> Filter:
+    """Return the filter of an array, given the arguments of `fourier_filter`."""
     along = several_axes(axes, array.ndim)
     nonempty(array, along)
     lengths = _parse_lengths(s, array, along)
@@ -175,13 +276,11 @@ def fourier_filter(
             balanced=is_real,
         )
         try_function(function, array.ndim, is_real)
-        return filtered(
-            array,
+        return Filter(
             function,
             along,
             lengths,
             is_real,
-            options,
         )
     if at_zero is not None:
         raise_invalid("at_zero", at_zero, "None for a transfer function that is an array")
@@ -192,13 +291,11 @@ def fourier_filter(
         lengths,
         is_real,
     )
-    return filtered(
-        array,
+    return Filter(
         multiplier,
         along,
         lengths,
         is_real,
-        options,
     )
 
 
@@ -233,7 +330,7 @@ def _parse_transfer_array(
     along: tuple[int, ...],
     lengths: tuple[int, ...],
     is_real: bool,
-) -> TransferArray:
+) -> TransferArray | TransferInMemory:
     """Return a transfer function that is an array, with as many axes as the spectrum."""
     allowed = "a function of frequencies, or an array of numbers"
     try:
@@ -261,38 +358,46 @@ def _parse_transfer_array(
         raise_invalid("transfer", f"shape {multiplier.shape}", allowed)
     missing = len(shape) - multiplier.ndim
     halved = along[-1] if is_real else None
-    return TransferArray(multiplier[(np.newaxis,) * missing], halved)
+    if isinstance(transfer, da.Array) or is_on_gpu(multiplier._meta) or _is_sent(multiplier):
+        return TransferArray(multiplier[(np.newaxis,) * missing], halved)
+    values = np.asarray(transfer)[(np.newaxis,) * missing]
+    return TransferInMemory(values, dict(zip(along, lengths, strict=True)), halved)
 
 
-def filtered(
+#: Maximum bytes of an array that is sent to the workers of a cluster as a whole.
+MOST_SENT_NBYTES = 1 << 24
+
+
+def _is_sent(array: da.Array) -> bool:
+    """Return whether an array would be sent to workers, and is too large for that."""
+    return running_client() is not None and array.nbytes > MOST_SENT_NBYTES
+
+
+def filtered(array: da.Array, chosen_filter: Filter, options: SignalOptions) -> da.Array:
+    """Return the lazy result of a filter of an array, given the caller's keywords.
+
+    One plan does it, unless the transfer function is a lazy array, or an axis whose length has no
+    useful split does not fit a block.
+    """
+    transfer = chosen_filter.transfer
+    if not isinstance(transfer, TransferArray):
+        with contextlib.suppress(PlanError):
+            plan = chosen_filter.plan(array, options, tokenize(transfer))
+            return applied(array, plan, transfer=transfer)
+    return _filtered_by_two_plans(array, chosen_filter, options)
+
+
+def _filtered_by_two_plans(
     array: da.Array,
-    transfer: TransferFunction | TransferArray,
-    along: tuple[int, ...],
-    lengths: tuple[int, ...],
-    is_real: bool,
+    chosen_filter: Filter,
     options: SignalOptions,
 ) -> da.Array:
-    """Return the inverse transform of the spectrum of an array times a transfer function.
-
-    Parameters
-    ----------
-    array : dask.array.Array
-        The input.
-    transfer : TransferFunction or TransferArray
-        What the spectrum is multiplied by.
-    along, lengths : tuple of int
-        Axes of the transform, and its length along each.
-    is_real : bool
-        True for a real result.
-    options : SignalOptions
-        The caller's keywords.
-    """
-    axes = along
-    if isinstance(transfer, TransferFunction):  # any axis can be halved; one in one chunk is best
-        axes = tuple(sorted(along, key=lambda axis: (array.numblocks[axis] == 1, axis)))
-    length_of = dict(zip(along, lengths, strict=True))
-    natural = Transforms(axes, tuple(length_of[axis] for axis in axes), is_real)
-    movable = tuple(axis for axis in axes if transfer.takes_any_order(axis))
+    """Return the inverse transform of a spectrum that was multiplied in blocks."""
+    transfer = chosen_filter.transfer
+    if isinstance(transfer, TransferInMemory):
+        transfer = TransferArray(da.from_array(transfer.array), transfer.halved)
+    natural = chosen_filter.transforms(array)
+    movable = tuple(axis for axis in natural.axes if transfer.takes_any_order(axis))
     transforms, forward = planned(
         array,
         natural,
@@ -308,7 +413,8 @@ def filtered(
     )
     estimated = without_measuring(options)
     inverse = transforms.inverse(product, estimated, {})
-    keeps_lengths = all(array.shape[axis] == length for axis, length in length_of.items())
+    lengths = zip(chosen_filter.axes, chosen_filter.lengths, strict=True)
+    keeps_lengths = all(array.shape[axis] == length for axis, length in lengths)
     if options.get("chunks") is None and keeps_lengths:
         # the input's chunks, if they cost no exchange
         preserving = transforms.inverse(product, {**estimated, "chunks": array.chunks}, {})
@@ -356,7 +462,8 @@ def _times_function(
 ) -> Array:
     """Return a block of a spectrum times a function of its frequencies."""
     with phase.measured(block.nbytes):
-        return _product(block, transfer.values(axes, block_id, block))
+        indices = {a.axis: a.index(block_id, block) % a.length for a in axes}
+        return _product(block, transfer.values(indices))
 
 
 @on_own_gpu

@@ -1,11 +1,12 @@
 """Transfer functions: what multiplies a spectrum, as a function of frequencies or as an array.
 
-A `TransferFunction` is evaluated for each block of the spectrum, in either order, and its values
-are not stored. A `TransferArray` is in natural order, and gets the chunks of the spectrum.
+A `TransferFunction` is evaluated for each part of the spectrum, in any order, and its values are
+not stored. An array is in natural order. A `TransferInMemory` is read in the order of the spectrum,
+and a `TransferArray`, which is lazy, gets the chunks of a spectrum in natural order.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -15,7 +16,6 @@ import numpy as np
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
-from dask_bigfft.signal.transforms import SpectrumAxis
 
 #: Frequencies at which a function is tried, in cycles per sample.
 TRIED = (0.0, 0.01, 0.13, 0.37, 0.49, -0.49, -0.37, -0.13, -0.01)
@@ -60,33 +60,27 @@ class TransferFunction:
         """Return True, because each block gets its own frequencies."""
         return True
 
-    def values(
-        self,
-        spectrum_axes: Sequence[SpectrumAxis],
-        block_id: tuple[int, ...],
-        like: Array,
-    ) -> Array:
-        """Return the values for a block of a spectrum, which broadcast against it.
+    def values(self, indices: Mapping[int, Array]) -> Array:
+        """Return the values at some frequencies, which broadcast against them.
 
-        They are on the current GPU if `like` is on a GPU.
+        Parameters
+        ----------
+        indices : mapping of int to ndarray
+            Indices 0 to N - 1 of the frequencies along each axis.
         """
-        along_axis = {along.axis: along for along in spectrum_axes}
-        indices: list[Array] = []
+        signed_indices: list[Array] = []
         two_signed: list[int] = []
-        for position, axis in enumerate(self.axes):
-            index = along_axis[axis].index(block_id, np.empty(0))
-            is_highest = 2 * index == self.lengths[position]
-            if is_highest.any():
-                index = np.where(is_highest, -index, index)
+        for position, (axis, length) in enumerate(zip(self.axes, self.lengths, strict=True)):
+            index = indices[axis]
+            signed_indices.append(np.where(2 * index >= length, index - length, index))
+            if length % 2 == 0 and self.balanced and bool((2 * index == length).any()):
                 two_signed.append(position)
-            indices.append(index)
-        return self._mean_over_signs(indices, two_signed if self.balanced else [], like)
+        return self._mean_over_signs(signed_indices, two_signed)
 
     def _mean_over_signs(
         self,
         indices: Sequence[Array],
         two_signed: Sequence[int],
-        like: Array,
     ) -> Array:
         """Return the values, with the means over both signs where some indices are -N/2.
 
@@ -96,26 +90,24 @@ class TransferFunction:
             Integer frequencies of each argument of the function.
         two_signed : sequence of int
             Positions of the arguments whose lowest index is -N/2.
-        like : ndarray
-            Array on the device of the values.
         """
         if not two_signed:
-            return self._at_indices(indices, like)
+            return self._at_indices(indices)
         position = two_signed[0]
         others = two_signed[1:]
         axis = self.axes[position]
         index = indices[position]
-        values = self._mean_over_signs(indices, others, like)
+        values = self._mean_over_signs(indices, others)
         if values.shape[axis] != index.size:
             return values  # the function does not depend on this frequency
         lowest = int(np.argmin(index))
         plane = (*(slice(None),) * axis, slice(lowest, lowest + 1))
         opposite = list(indices)
         opposite[position] = -index[plane]
-        values[plane] = (values[plane] + self._mean_over_signs(opposite, others, like)) / 2
+        values[plane] = (values[plane] + self._mean_over_signs(opposite, others)) / 2
         return values
 
-    def _at_indices(self, indices: Sequence[Array], like: Array) -> Array:
+    def _at_indices(self, indices: Sequence[Array]) -> Array:
         """Return the values at integer frequencies."""
         frequencies = []
         for index, length, d in zip(
@@ -125,7 +117,7 @@ class TransferFunction:
             strict=True,
         ):
             step = 1.0 / (length * d)
-            frequencies.append(np.asarray(index * step, like=like))
+            frequencies.append(index * step)
         return self.at(frequencies)
 
     def at(self, frequencies: Sequence[Array]) -> Array:
@@ -195,6 +187,91 @@ class TransferArray:
         )
         aligned: da.Array = self.array.rechunk(chunks)
         return aligned
+
+
+@dataclass(frozen=True, eq=False)
+class TransferInMemory:
+    """NumPy array that broadcasts against the spectrum in natural order.
+
+    Parameters
+    ----------
+    array : ndarray
+        With as many axes as the spectrum; each has its length, or length 1.
+    lengths : mapping of int to int
+        Length N of the transform along each transformed axis.
+    halved : int, optional
+        Axis of which the array has half of the frequencies.
+    """
+
+    array: Array
+    lengths: Mapping[int, int]
+    halved: int | None
+
+    def values(self, indices: Mapping[int, Array]) -> Array:
+        """Return the values at some frequencies, which broadcast against them.
+
+        Along the halved axis a spectrum has the conjugates at the opposite frequencies, which the
+        inverse transform of half a spectrum takes to be there.
+
+        Parameters
+        ----------
+        indices : mapping of int to ndarray
+            Indices 0 to N - 1 of the frequencies along each axis, and of the elements along axes
+            that are not transformed.
+        """
+        device_index = indices[min(indices)]
+        host_indices = {axis: _in_host_memory(index) for axis, index in indices.items()}
+        values = self._in_full(host_indices)
+        if not np.isfinite(values).all():
+            raise_invalid("transfer", "an array with values that are not finite", "finite values")
+        on_device: Array = np.asarray(values, like=device_index)
+        return on_device
+
+    def _in_full(self, indices: Mapping[int, Array]) -> Array:
+        """Return the values at frequencies of either sign."""
+        halved = self.halved
+        if halved is None:
+            return self._at(indices)
+        length = self.lengths[halved]
+        index = indices[halved].ravel()
+        is_negative = index > length // 2
+        if not is_negative.any():
+            return self._at(indices)
+        opposite = dict(indices)
+        for axis, own_length in self.lengths.items():
+            opposite[axis] = -indices[axis] % own_length
+        opposite[halved] = length - index[is_negative]
+        mirrored = np.conj(self._at(opposite))
+        given = self._at({**indices, halved: index[~is_negative]})
+        shape = (*given.shape[:halved], index.size, *given.shape[halved + 1 :])
+        values = np.empty(shape, given.dtype)
+        by_frequency = np.moveaxis(values, halved, 0)
+        by_frequency[is_negative] = np.moveaxis(mirrored, halved, 0)
+        by_frequency[~is_negative] = np.moveaxis(given, halved, 0)
+        return values
+
+    def _at(self, indices: Mapping[int, Array]) -> Array:
+        """Return the values at indices along each axis."""
+        values = self.array
+        scattered: list[tuple[int, Array]] = []
+        for axis, size in enumerate(self.array.shape):
+            index = indices[axis].ravel()
+            if size == 1 or not index.size:
+                continue
+            low = int(index[0])
+            if np.array_equal(index, np.arange(low, low + index.size)):
+                values = values[(*(slice(None),) * axis, slice(low, low + index.size))]
+            else:
+                scattered.append((axis, index))
+        for axis, index in scattered:
+            values = values.take(index, axis)
+        return values
+
+
+def _in_host_memory(index: Any) -> Array:
+    """Return an array as a NumPy array."""
+    host: Array = index.get() if hasattr(index, "get") else index
+    return host
 
 
 def try_function(transfer: TransferFunction, ndim: int, real: bool) -> None:

@@ -33,6 +33,7 @@ from dask_bigfft.gpu.operations import (
     Multiply,
     Product,
     Strided,
+    Transfer,
     dense,
     runs,
 )
@@ -148,7 +149,7 @@ def places_at(
 
 
 def computed(
-    op: Multiply | Product | Strided,
+    op: Multiply | Product | Strided | Transfer,
     x: Array,
     y: Array,
 ) -> None:
@@ -157,6 +158,8 @@ def computed(
         y[...] = multiplied(op, y)
     elif isinstance(op, Product):
         y *= x
+    elif isinstance(op, Transfer):
+        op.apply(y)
     else:
         source_places = places_at(op.source_start, op.source, op.counts)
         target_places = places_at(op.target_start, op.target, op.counts)
@@ -177,7 +180,7 @@ def check(
         fits = sides == _sides(op)
     if not fits:
         raise DeviceError(f"{op} from {source} to {target}")
-    in_place = isinstance(op, Multiply) or (isinstance(op, FFT) and op.kind == "c2c")
+    in_place = isinstance(op, Multiply | Transfer) or (isinstance(op, FFT) and op.kind == "c2c")
     if in_place and source == target:
         return
     lower, upper = sorted((source, target), key=lambda array: array.offset)
@@ -185,9 +188,9 @@ def check(
         raise DeviceError(f"{op} between arrays that overlap: {source}, {target}")
 
 
-def _sides(op: FFT | Multiply | Product) -> list[tuple[Block, str]]:
+def _sides(op: FFT | Multiply | Product | Transfer) -> list[tuple[Block, str]]:
     """Return the shapes and dtypes of the source and the target of an operation."""
-    if isinstance(op, Multiply):
+    if isinstance(op, Multiply | Transfer):
         return [(op.shape, op.dtype), (op.shape, op.dtype)]
     if isinstance(op, Product):
         return [(op.other, op.dtype), (op.shape, op.dtype)]

@@ -2,7 +2,7 @@
 
 ::
 
-    Program --for_device--> FFT | MemoryPass | Product
+    Program --for_device--> FFT | MemoryPass | Product | Transfer
 
 FFT libraries of devices do not divide, and have one sign for real values. All divisors of a program
 become one scale, therefore, and another sign becomes a conjugation. A pass over memory is slower
@@ -18,9 +18,11 @@ from dask_bigfft.tiles.program import (
     ONE,
     ChirpFactor,
     Multiply,
+    Operation,
     Product,
     Program,
     Shape,
+    Transfer,
     Twiddle,
 )
 from dask_bigfft.transforms.steps import Divisor
@@ -52,7 +54,7 @@ class MemoryPass:
 NO_PASS = MemoryPass()
 
 #: Operation of a device.
-DeviceOperation = FFT | MemoryPass | Product
+DeviceOperation = FFT | MemoryPass | Product | Transfer
 
 
 @lru_cache(maxsize=256)
@@ -102,13 +104,13 @@ def for_device(
     return tuple(operation for operation in operations if operation != NO_PASS)
 
 
-def _parts(program: Program) -> tuple[list[FFT], list[FFT | Multiply | Product], list[FFT]]:
+def _parts(program: Program) -> tuple[list[FFT], list[Operation], list[FFT]]:
     """Return FFTs of real values, operations on complex values, and FFTs to real values.
 
     FFTs divide by nothing, and their dimensions ascend.
     """
     real_ffts: list[FFT] = []
-    complex_operations: list[FFT | Multiply | Product] = []
+    complex_operations: list[Operation] = []
     inverse_ffts: list[FFT] = []
     for operation in program.operations:
         if not isinstance(operation, FFT):
@@ -130,7 +132,7 @@ def _parts(program: Program) -> tuple[list[FFT], list[FFT | Multiply | Product],
 
 
 def _popped_factors(
-    operations: list[FFT | Multiply | Product],
+    operations: list[Operation],
     position: int,
 ) -> tuple[Twiddle | ChirpFactor, ...]:
     """Remove the first or the last operation if it has factors, and return these."""
@@ -141,8 +143,8 @@ def _popped_factors(
     return operation.factors
 
 
-def _without_factors(operations: list[FFT | Multiply | Product]) -> list[DeviceOperation]:
-    """Return operations between both passes over memory: FFTs and products with filters."""
+def _without_factors(operations: list[Operation]) -> list[DeviceOperation]:
+    """Return operations between both passes over memory: FFTs and products."""
     middle: list[DeviceOperation] = []
     for operation in operations:
         assert not isinstance(operation, Multiply)

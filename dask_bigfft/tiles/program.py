@@ -4,6 +4,10 @@
 
     r2c -> [chirp] -> c2c over all digits -> [filter, c2c back] -> [twiddle] -> [chirp] -> c2r
 
+A round with the transfer function of an operator multiplies the whole tile once::
+
+    r2c -> c2c over all digits -> transfer -> c2c back -> [twiddle] -> c2r
+
 An operation names dimensions of the tile. A factor is a function of the *index* of an element, a
 sum of terms of the positions along some dimensions. Positions count from the *origin* of a tile,
 which is an argument of the program's executor. So one program serves all blocks and tiles of a
@@ -23,7 +27,14 @@ from typing import Literal
 
 from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.transforms.rounds import Round, StoredWindow
-from dask_bigfft.transforms.steps import Chirp, Divisor, Kind, Step, axis_program
+from dask_bigfft.transforms.steps import (
+    Chirp,
+    Divisor,
+    Kind,
+    Step,
+    axis_program,
+    operator_program,
+)
 
 Shape = tuple[int, ...]
 
@@ -183,7 +194,45 @@ class Product:
     lengths: Shape
 
 
-Operation = FFT | Multiply | Product
+@dataclass(frozen=True)
+class AxisFrequencies:
+    """Frequencies of an axis at the elements of a tile.
+
+    Parameters
+    ----------
+    axis, length : int
+        Axis of the array, and the length N of its transform.
+    index : tuple of Term
+        Index k of the frequency, 0 to N - 1, from the positions in the tile; index of the element
+        for an axis that is not transformed.
+    """
+
+    axis: int
+    length: int
+    index: Index
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Product of a tile with the transfer function of an operator.
+
+    Parameters
+    ----------
+    operand : int
+        Number of the transfer function among the operands of the plan.
+    axes : tuple of AxisFrequencies
+        All axes of the array.
+    first_dims : tuple of int
+        First dimension of the tile that belongs to each axis of the array, and the number of
+        dimensions.
+    """
+
+    operand: int
+    axes: tuple[AxisFrequencies, ...]
+    first_dims: Shape
+
+
+Operation = FFT | Multiply | Product | Transfer
 
 
 @dataclass(frozen=True)
@@ -247,10 +296,19 @@ class Program:
     @cached_property
     def begins_with_r2c(self) -> bool:
         """True if the first operation is the only FFT of real values."""
-        ffts = [operation for operation in self.operations if isinstance(operation, FFT)]
         first = self.first_fft
         is_real = first is not None and first.kind == "r2c"
-        return is_real and sum(fft.kind == "r2c" for fft in ffts) == 1
+        return is_real and self.kinds.count("r2c") == 1
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Kinds of the FFTs, in order."""
+        return tuple(fft.kind for fft in self.operations if isinstance(fft, FFT))
+
+    @cached_property
+    def changes_type(self) -> bool:
+        """True if values become complex or real on the way, even if they are real at both ends."""
+        return any(kind != "c2c" for kind in self.kinds)
 
 
 # --- from a round to its program ------------------------------------------------------------------
@@ -325,7 +383,13 @@ def programs_of(
                 )
             )
             line_places[position] = own.target
-        programs.append(_pass_program(pass_steps))
+        transfer = None
+        is_product = any(step.own.between is not None for step in pass_steps)
+        if all(step.between is None for step in round_.steps):  # at the end
+            is_product = round_.multiplies and numbers == passes[-1]
+        if is_product:
+            transfer = _transfer(round_, pass_steps, first_dims)
+        programs.append(_pass_program(pass_steps, transfer))
     return tuple(programs)
 
 
@@ -344,8 +408,15 @@ def own_steps(block_dim: int, step: Step, lengths: Shape) -> tuple[Step, ...]:
     """Return the steps of a step whose FFT is split into digits of some lengths.
 
     There is one step per digit. A convolution has one less than twice as many, because its steps
-    after the middle one transform back.
+    after the middle one transform back, and so has a step with a product inside.
     """
+    if step.between is not None:
+        return operator_program(
+            block_dim,
+            lengths,
+            kind=step.kind,
+            sign=step.sign,
+        ).steps
     is_convolution = step.convolve is not None
     program = axis_program(
         block_dim,
@@ -392,7 +463,7 @@ class _Line:
         self.first_dim = first_dims[block_dim]
         self.steps = own_steps(block_dim, step, lengths)
         #: Stage of the digits after all steps.
-        self.last_stage = 1 if step.convolve is None else 2
+        self.last_stage = 2 if step.turns_back else 1
 
     @property
     def axis_first_dim(self) -> int:
@@ -483,6 +554,15 @@ class _PassStep:
             return ONE
         return step.divisor
 
+    def frequency_terms(self) -> Index:
+        """Return the terms of the frequency at the product with a transfer function."""
+        digits = list(self.digits_after)
+        between = self.own.between
+        if between is not None:
+            digits[self.dim - self.line.first_dim] = between
+        frequency = self.line.step.between or self.line.step.target
+        return self.line.own(digits, stage=1, stride=frequency.stride)
+
     def chirps_in(self) -> Iterator[ChirpFactor]:
         """Yield the chirp that multiplies the input of the line."""
         line = self.line
@@ -496,12 +576,11 @@ class _PassStep:
         """Yield the twiddle over the digits of the line that are still to be transformed."""
         own = self.own
         if own.twiddle is not None:
-            # After a convolution it belongs to the inverse FFT.
-            sign = own.sign if own.convolve is None else -own.sign
+            # After a convolution or a product it belongs to the inverse FFT.
             others = self.line.own(self.digits_after, stage=own.target.stage - 1)
             yield Twiddle(
                 own.twiddle,
-                sign,
+                own.last_sign,
                 (
                     Term(
                         self.dim,
@@ -518,13 +597,12 @@ class _PassStep:
         line = self.line
         step = line.step
         if self.ends and step.twiddle is not None:
-            sign = step.sign if step.convolve is None else -step.sign
             own = line.own(self.digits_after, stage=line.last_stage)
             others = line.others(line.round.target, step.target.stage - 1)
             divisor = ONE if step.chirp_out is not None else step.divisor
             yield Twiddle(
                 step.twiddle,
-                sign,
+                step.last_sign,
                 own,
                 others,
                 divisor,
@@ -545,30 +623,77 @@ class _PassStep:
             )
 
 
-def _pass_program(steps: Sequence[_PassStep]) -> Program:
-    """Return the program of a pass."""
-    operations: list[Operation] = [_fft("r2c", [step]) for step in steps if step.own.kind == "r2c"]
+def _pass_program(steps: Sequence[_PassStep], transfer: Transfer | None) -> Program:
+    """Return the program of a pass, with a product in it if there is a transfer function."""
+    operations: list[Operation] = []
+    operations += [_fft("r2c", [step]) for step in steps if step.own.kind == "r2c"]
     _add_factors(operations, [step.chirps_in() for step in steps])
     operations += _complex_ffts(steps)
     operations += _filters(steps)
+    if transfer is not None:
+        operations.append(transfer)
+        operations += _complex_ffts([step for step in steps if step.own.between], back=True)
     factors: list[Iterator[Twiddle | ChirpFactor]] = []
     factors += [step.twiddles_between() for step in steps]
     factors += [step.twiddles_after() for step in steps]
     factors += [step.chirps_out() for step in steps]
     _add_factors(operations, factors)
-    operations += [_fft("c2r", [step]) for step in steps if step.own.kind == "c2r"]
+    operations += _real_results(steps)
     return Program(tuple(_joined(operations)), tuple(step.dim for step in steps))
 
 
-def _complex_ffts(steps: Sequence[_PassStep]) -> Iterator[FFT]:
-    """Yield the complex FFTs: one for each sign, or one for each step where lines do not matter."""
+def _real_results(steps: Sequence[_PassStep]) -> Iterator[FFT]:
+    """Yield the FFTs to real values."""
+    for step in steps:
+        if step.own.last_kind == "c2r":
+            yield _fft("c2r", [step], back=step.own.between is not None)
+
+
+def _complex_ffts(steps: Sequence[_PassStep], back: bool = False) -> Iterator[FFT]:
+    """Yield the complex FFTs: one for each sign, or one for each step where lines do not matter.
+
+    With `back` they are those after the product with a transfer function.
+    """
     complex_steps = [step for step in steps if step.own.kind == "c2c"]
     round_ = steps[0].line.round if steps else None
-    if round_ is not None and round_.leaves_out_lines:
+    if round_ is not None and round_.leaves_out_lines and not back:
         yield from _ffts_of_some_lines(steps, complex_steps, round_)
         return
     for sign in dict.fromkeys(step.own.sign for step in complex_steps):
-        yield _fft("c2c", [step for step in complex_steps if step.own.sign == sign])
+        yield _fft("c2c", [step for step in complex_steps if step.own.sign == sign], back)
+
+
+def _transfer(round_: Round, steps: Sequence[_PassStep], first_dims: Shape) -> Transfer:
+    """Return the product with the transfer function of an operator in a pass.
+
+    Parameters
+    ----------
+    round_ : Round
+        The round.
+    steps : sequence of _PassStep
+        Steps of the pass.
+    first_dims : tuple of int
+        First dimension of the tile for each dimension of a block, and their number.
+    """
+    step_of_axis = {step.line.step.axis: step for step in steps}
+    axes: list[AxisFrequencies] = []
+    first_dims_of_axes: list[int] = []
+    block_dim = 0
+    for axis, layout in enumerate(round_.spectrum.axes):
+        first_dims_of_axes.append(first_dims[block_dim])
+        step = step_of_axis.get(axis)
+        skip = None if step is None else step.line.block_dim
+        terms = axis_terms(layout, 1, block_dim, skip)
+        index = tuple(replace(term, dim=first_dims[term.dim]) for term in terms)
+        if step is not None:
+            index += step.frequency_terms()
+        ends = [digit.stride * digit.radix for digit in layout.digits if digit.stage == 1]
+        if not ends:  # the axis is not transformed
+            index = axis_terms(layout, 0, first_dims[block_dim])
+            ends = [digit.radix for digit in layout.digits]
+        axes.append(AxisFrequencies(axis, max(ends), index))
+        block_dim += len(layout.groups)
+    return Transfer(0, tuple(axes), (*first_dims_of_axes, first_dims[-1]))
 
 
 def _ffts_of_some_lines(
@@ -683,17 +808,21 @@ def _group_terms(group: Group, stage: int, dim: int) -> Iterator[Term]:
         divisor *= max(digit.size, 1)
 
 
-def _fft(kind: Kind, steps: Sequence[_PassStep]) -> FFT:
-    """Return the FFTs of several steps of one kind and sign, as one operation."""
-    dims = tuple(step.dim for step in steps)
-    lengths = tuple(step.own.length for step in steps)
-    divisor = reduce(mul, (step.fft_divisor for step in steps))
+def _fft(kind: Kind, steps: Sequence[_PassStep], back: bool = False) -> FFT:
+    """Return the FFTs of several steps of one kind and sign, as one operation.
+
+    With `back` they are the FFTs after the product with a transfer function.
+    """
+    divisor = ONE
+    for step in steps:
+        if back or step.own.between is None:
+            divisor *= step.fft_divisor
     return FFT(
         kind,
-        dims,
-        lengths,
-        steps[0].own.sign,
-        divisor,
+        dims=tuple(step.dim for step in steps),
+        lengths=tuple(step.own.length for step in steps),
+        sign=steps[0].own.last_sign if back else steps[0].own.sign,
+        divisor=divisor,
     )
 
 

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from dask_bigfft.tiles.program import FFT, Multiply, Product, Program, Shape
+from dask_bigfft.tiles.program import FFT, Multiply, Product, Program, Shape, Transfer
 from dask_bigfft.transforms.layout import tiling
 
 #: Operation of a program that writes to the result.
@@ -37,7 +37,7 @@ class BlockMemory:
     nbytes : int
         Bytes of the larger one of both.
     keeps_form : bool
-        True if both have the same shape and dtype.
+        True if both have the same shape and dtype, as have the values between.
     source : {"array", "owned", "shards"}
         An array that is only read, an array that may be overwritten, or shards of several blocks.
     is_overwritten : bool
@@ -263,7 +263,7 @@ class Price:
     flops : tuple of float
         Floating point operations of the FFTs over each of the program's dimensions.
     products : int
-        Number of factors and spectra by which all values are multiplied.
+        Number of factors, spectra and transfer functions by which all values are multiplied.
     """
 
     flops: tuple[float, ...]
@@ -283,16 +283,19 @@ def price(program: Program, size: int, result_size: int) -> Price:
         Number of values before and after.
     """
     flops = dict.fromkeys(program.dims, 0.0)
+    complex_size: float = min(size, result_size)
+    if "r2c" in program.kinds and "c2r" in program.kinds:
+        complex_size = size / 2  # half a spectrum between real values
     products = 0
     for operation in program.operations:
         if isinstance(operation, FFT):
             for dim, length in zip(operation.dims, operation.lengths, strict=True):
                 is_real = operation.kind != "c2c" and dim == operation.dims[-1]
-                values = max(size, result_size) / 2 if is_real else min(size, result_size)
+                values = max(size, result_size) / 2 if is_real else complex_size
                 flops[dim] += 5 * operation.share * values * math.log2(max(length, 2))
         elif isinstance(operation, Multiply):
             products += len(operation.factors)
         else:
-            assert isinstance(operation, Product)
+            assert isinstance(operation, Product | Transfer)
             products += 1
     return Price(tuple(flops.values()), products)

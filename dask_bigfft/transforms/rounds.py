@@ -13,7 +13,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ from dask_bigfft.transforms.layout import (
     contiguous,
     radix_points,
 )
-from dask_bigfft.transforms.steps import AxisProgram, Divisor, Step
+from dask_bigfft.transforms.steps import OPTIONAL, AxisProgram, Divisor, Step
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,16 @@ class Round(HashedOnce):
         digit, the target may store a window: from an offset on, and fewer values.
     windows_in : tuple of StoredWindow
         Windows of transformed dimensions outside of which the source has zeros.
+    multiplies : bool
+        Whether blocks are multiplied by the transfer function of an operator, after the FFTs of
+        all steps. Steps with the digit `Step.between` are transformed back afterwards.
     """
 
     steps: tuple[Step, ...]
     source: Layout
     target: Layout
     windows_in: tuple[StoredWindow, ...] = ()
+    multiplies: bool = field(default=False, metadata=OPTIONAL)
 
     @cached_property
     def windows(self) -> tuple[StoredWindow, ...]:
@@ -96,20 +100,32 @@ class Round(HashedOnce):
         """The round of all lines, which stores all values."""
         if not self.windows and not self.windows_in:
             return self
-        return Round(self.steps, self.source, transformed(self.source, self.steps))
+        target = transformed(self.source, self.steps)
+        return replace(self, target=target, windows_in=())
 
     @cached_property
     def keeps_energy(self) -> bool:
         """True if the round conserves energy up to a factor.
 
-        Chirps of Bluestein's algorithm do not, nor do real results of complex factors.
+        Products with transfer functions do not, nor do chirps of Bluestein's algorithm, nor real
+        results of complex factors.
         """
+        if self.multiplies:
+            return False
         for step in self.steps:
             if (step.chirp_in, step.chirp_out, step.convolve) != (None, None, None):
                 return False
         has_real_result = any(step.kind == "c2r" for step in self.steps)
         has_twiddles = any(step.twiddle is not None for step in self.steps)
         return not (has_real_result and has_twiddles)
+
+    @cached_property
+    def spectrum(self) -> Layout:
+        """Blocks at the product of a round that multiplies."""
+        forward_steps = []
+        for step in self.steps:
+            forward_steps.append(replace(step, target=step.between or step.target))
+        return transformed(self.source, tuple(forward_steps))
 
     def dim(self, step: Step) -> int:
         """Return the dimension of a block that holds the step's digit."""

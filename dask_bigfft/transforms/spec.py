@@ -8,7 +8,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, SupportsIndex, TypeVar, cast, get_args
 
 import numpy as np
@@ -19,7 +19,7 @@ from dask_bigfft.transforms.bands import Spectrum, Window
 from dask_bigfft.transforms.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.transforms.layout import Order, flat_digits
 from dask_bigfft.transforms.rounds import Scale
-from dask_bigfft.transforms.steps import CosineSum, Kind
+from dask_bigfft.transforms.steps import OPTIONAL, CosineSum, Kind
 
 Norm = Literal["backward", "ortho", "forward"]
 R = TypeVar("R")
@@ -92,6 +92,9 @@ class TransformSpec:
         "c2c", with a real result.
     dims : tuple of str
         Names of the input's dimensions, for texts; empty if they are not known.
+    transfer : str
+        Token of the transfer function of an operator, which multiplies the spectrum before it is
+        transformed back; empty for a transform. Of kind "r2c" the result is real.
     """
 
     name: str
@@ -109,6 +112,7 @@ class TransformSpec:
     windows_in: tuple[tuple[int, int, int], ...] = ()
     waves: CosineSum | None = None
     dims: tuple[str, ...] = ()
+    transfer: str = field(default="", metadata=OPTIONAL)
 
     @property
     def title(self) -> str:
@@ -132,6 +136,8 @@ class TransformSpec:
         if not self.axes:
             return np.dtype(self.dtype)
         is_real = self.kind == "c2r" or self.waves is not None
+        if self.transfer:
+            is_real = self.kind == "r2c"
         return self.real_dtype if is_real else self.work_dtype
 
     @property
@@ -181,7 +187,7 @@ class TransformSpec:
             digits = None if self.orders_out[i] == "natural" else self.digits_of(axis)
             if digits is not None and self.orders_in[i] == "transposed":
                 digits = digits[::-1]
-            half = self.kind == "r2c" and axis == self.real_axis
+            half = self.kind == "r2c" and axis == self.real_axis and not self.transfer
             out_shape[axis] = _places(self.lengths[i], self.orders_out[i], half, digits)
         for axis, _, count in self.windows:
             out_shape[axis] = count

@@ -16,19 +16,28 @@ smooth length M >= 2N - 1 (L. I. Bluestein, IEEE Trans. Audio Electroacoust. 18,
 Its forward and inverse FFT of length M are steps like any other; the last forward and the
 first inverse step work on the same digit and are one step (*convolve*), so the reordering
 between them never happens.
+
+An operator is a forward FFT, a product over all axes and an inverse FFT. The inverse transforms the
+digits in reverse order, so that its steps mirror those of the forward FFT. Where the last forward
+step of an axis is in the round of the product, it and the first inverse step are one step
+(*between*), too.
 """
 
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Literal
 
 from dask_bigfft.transforms.factors import transposed_digits
 from dask_bigfft.transforms.layout import Digit, Order, flat_digits, half
 
 Kind = Literal["c2c", "r2c", "c2r"]
+
+#: Metadata of a field that is written to JSON only where it is set.
+OPTIONAL = MappingProxyType({"optional": True})
 
 
 @dataclass(frozen=True)
@@ -120,6 +129,9 @@ class Step:
         Chirp that multiplies the step's input or output.
     operand : int
         Number of the spectrum of `convolve` among the operands of the plan.
+    between : Digit or None
+        For the step of an operator with the product inside: the digit at the product. The digit is
+        then transformed back with the opposite sign, real values to real values.
     """
 
     axis: int
@@ -133,11 +145,27 @@ class Step:
     chirp_in: Chirp | None = None
     chirp_out: Chirp | None = None
     operand: int = 0
+    between: Digit | None = field(default=None, metadata=OPTIONAL)
 
     @property
     def length(self) -> int:
         """Length of the FFTs."""
         return self.source.radix
+
+    @property
+    def turns_back(self) -> bool:
+        """True if the digit is transformed back after a product, by which the step ends."""
+        return self.convolve is not None or self.between is not None
+
+    @property
+    def last_sign(self) -> int:
+        """Sign in the exponent of the last FFT of the step, and of its twiddle."""
+        return -self.sign if self.turns_back else self.sign
+
+    @property
+    def last_kind(self) -> Kind:
+        """Kind of the last FFT of the step."""
+        return "c2r" if self.kind == "r2c" and self.between is not None else self.kind
 
     @cached_property
     def factors(self) -> int:
@@ -161,7 +189,8 @@ class AxisProgram:
     factors : tuple of int
         Lengths of the digits in the order in which they are transformed.
     steps : tuple of Step
-        In order; one per digit (Bluestein: one less than twice the digits).
+        In order; one per digit (Bluestein: one less than twice the digits, operators: twice the
+        digits, or one less if a step has the product inside).
     source, target : tuple of Digit
         Digits of the axis in the input and in the result, outermost first.
     mirror : int or None
@@ -182,10 +211,10 @@ class AxisProgram:
     def in_place(self, count: int) -> tuple[Digit, ...]:
         """Return the digits after the first `count` steps if none is moved, outermost first.
 
-        Not for Bluestein's algorithm. After all steps, digits that follow one another as in a whole
-        axis are one digit again.
+        Not for Bluestein's algorithm, and only for the forward steps of operators. After all steps,
+        digits that follow one another as in a whole axis are one digit again.
         """
-        input_digits = [step.source for step in self.steps]
+        input_digits = [step.source for step in self.steps if step.source.stage == 0]
         if set(self.source) == set(input_digits):
             input_digits = list(self.source)
         replaced = {step.source: step.target for step in self.steps[:count]}
@@ -317,3 +346,50 @@ def axis_program(
     target = flat_digits(1, length, order_out, real=kind == "r2c", digits=digits)
     mirror = None if kind == "c2c" else length
     return AxisProgram(axis, length, factors, steps, source, target, mirror)
+
+
+def operator_program(
+    axis: int,
+    factors: tuple[int, ...],
+    *,
+    kind: Kind = "c2c",
+    sign: int = -1,
+    fused: bool = True,
+) -> AxisProgram:
+    """Return the program of an axis of an operator: an FFT of length ``prod(factors)`` and back.
+
+    Parameters
+    ----------
+    axis : int
+        Axis of the array.
+    factors : tuple of int
+        Lengths of the digits in the order of the forward FFT.
+    kind : {"c2c", "r2c"}
+        Kind of the forward FFT.
+    sign : {-1, 1}
+        Sign in the exponent of the forward FFT.
+    fused : bool
+        Whether the last forward and the first inverse step are one step, with the product inside.
+
+    Examples
+    --------
+    >>> program = operator_program(0, (3, 4))
+    >>> [(s.length, s.source.stage, s.target.stage) for s in program.steps]
+    [(3, 0, 1), (4, 0, 2), (3, 1, 2)]
+    """
+    length = math.prod(factors)
+    forward = _cooley_tukey(axis, factors, kind, sign)
+    inverse_kind: Kind = "c2r" if kind == "r2c" else kind
+    inverse = _cooley_tukey(axis, factors[::-1], inverse_kind, -sign, stage=1)
+    steps = (*forward, *inverse)
+    if fused:
+        middle = replace(
+            forward[-1],
+            target=inverse[0].target,
+            twiddle=inverse[0].twiddle,
+            between=forward[-1].target,
+        )
+        steps = (*forward[:-1], middle, *inverse[1:])
+    source = (Digit(0, 1, length, length),)
+    target = (Digit(2, 1, length, length),)
+    return AxisProgram(axis, length, factors, steps, source, target)

@@ -1,0 +1,127 @@
+"""Products of tiles with transfer functions, which are evaluated where the tile is and not stored.
+
+A tile may have several dimensions for an axis. They are one for the function: the frequencies of an
+axis are a vector in the order of the tile.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from dask_bigfft.arrays import Array
+from dask_bigfft.kernels.indices import index_table
+from dask_bigfft.kernels.views import intervals
+from dask_bigfft.tiles.program import Transfer
+
+Slices = tuple[slice, ...]
+
+
+class TransferValues(Protocol):
+    """Transfer function of an operator."""
+
+    def values(self, indices: Mapping[int, Array]) -> Array:
+        """Return the values at frequencies, which broadcast against a part of the spectrum.
+
+        Parameters
+        ----------
+        indices : mapping of int to ndarray
+            For each axis, the indices 0 to N - 1 of the frequencies, or of the elements if it is
+            not transformed, as int64. They have the axes of the spectrum, and are broadcast along
+            all others.
+        """
+
+
+#: Elements of a tile that are multiplied by a transfer function at a time. Its values in double
+#: precision and those on the way to them stay in a core's cache.
+TRANSFER_SIZE = 1 << 15
+
+
+@dataclass(frozen=True)
+class BoundTransfer:
+    """Product with a transfer function, for one block or tile.
+
+    Parameters
+    ----------
+    operation : Transfer
+        The operation.
+    transfer : TransferValues
+        The transfer function.
+    lows : tuple of int
+        Position of the first element along each dimension.
+    """
+
+    operation: Transfer
+    transfer: TransferValues
+    lows: tuple[int, ...]
+
+    def within(self, dim: int, part: slice) -> "BoundTransfer":
+        """Return the operation for a tile cut along one of the block's dimensions."""
+        lows = list(self.lows)
+        lows[dim] += part.start
+        return replace(self, lows=tuple(lows))
+
+    def apply(self, tile: Array, size: int = TRANSFER_SIZE) -> None:
+        """Multiply a contiguous tile in place by the transfer function, `size` values at a time.
+
+        The tile may be on a GPU, where the function is then evaluated.
+        """
+        first_dims = self.operation.first_dims
+        shape_by_axis = [tile.shape[a:b] for a, b in itertools.pairwise(first_dims)]
+        spectrum = tile.reshape([math.prod(shape) for shape in shape_by_axis])
+        indices = self._indices(tile)
+        for part in _parts(spectrum.shape, size):
+            own_indices = {
+                axis: index[_broadcast_part(part, axis)] for axis, index in indices.items()
+            }
+            _multiply(spectrum[part], self.transfer.values(own_indices))
+
+    def _indices(self, tile: Array) -> dict[int, Array]:
+        """Return the indices of the frequencies of a tile along each axis."""
+        shape = tile.shape
+        first_dims = self.operation.first_dims
+        indices: dict[int, Array] = {}
+        for along in self.operation.axes:
+            first = first_dims[along.axis]
+            behind = first_dims[along.axis + 1]
+            table = index_table(
+                along.index,
+                first,
+                self.lows[first:behind],
+                shape[first:behind],
+                like=tile,
+            )
+            broadcast = [1] * (len(first_dims) - 1)
+            broadcast[along.axis] = -1
+            indices[along.axis] = table.reshape(broadcast)
+        return indices
+
+
+def _broadcast_part(part: Slices, axis: int) -> Slices:
+    """Return a part of an array that is broadcast along all axes but one."""
+    return tuple(cut if a == axis else slice(None) for a, cut in enumerate(part))
+
+
+def _parts(shape: tuple[int, ...], size: int) -> Iterator[Slices]:
+    """Yield contiguous parts of an array with about `size` elements.
+
+    >>> list(_parts((2, 3), 2))
+    [(slice(0, 1, None), slice(0, 2, None)), (slice(0, 1, None), slice(2, 3, None)), \
+(slice(1, 2, None), slice(0, 2, None)), (slice(1, 2, None), slice(2, 3, None))]
+    """
+    widths: list[int] = []
+    remaining = size
+    for n in reversed(shape):
+        widths.insert(0, max(1, min(n, remaining)))
+        remaining //= max(n, 1)
+    cuts = [list(intervals(n, width)) for n, width in zip(shape, widths, strict=True)]
+    return itertools.product(*cuts)
+
+
+def _multiply(spectrum: Array, values: Array) -> None:
+    """Multiply an array in place by values, which are cast to its precision."""
+    dtype = spectrum.dtype if values.dtype.kind == "c" else spectrum.real.dtype
+    np.multiply(spectrum, values.astype(dtype, copy=False), out=spectrum)

@@ -1,0 +1,97 @@
+"""Filters from file to file: results, resumed runs, and arguments that do not go together."""
+
+import numpy as np
+import pytest
+import zarr
+
+from dask_bigfft import run
+from dask_bigfft.cli.arguments import parser
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.runs.resumable import store_now
+
+
+def smooth(*frequencies):
+    return np.exp(-sum(f**2 for f in frequencies) * 9)
+
+
+def sharp(*frequencies):
+    return 1 + sum(f**2 for f in frequencies)
+
+
+def expected_of(x, function):
+    frequencies = np.meshgrid(*map(np.fft.fftfreq, x.shape), indexing="ij", sparse=True)
+    return np.fft.ifftn(np.fft.fftn(x) * function(*frequencies)).real
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(1).standard_normal((24, 36))
+
+
+@pytest.fixture
+def source(x, tmp_path):
+    path = tmp_path / "in.zarr"
+    array = zarr.create_array(str(path), shape=x.shape, chunks=(6, 36), dtype=x.dtype)
+    array[...] = x
+    return path
+
+
+def test_a_file_becomes_a_filtered_file(x, source, tmp_path):
+    done = run(source, tmp_path / "out.zarr", "fourier_filter", transfer=smooth)
+    assert done.plan.spec.transfer
+    assert done.plan.notation in done.plan.explain()
+    result = zarr.open_array(str(tmp_path / "out.zarr"))[...]
+    np.testing.assert_allclose(result, expected_of(x, smooth), atol=1e-12)
+
+
+def test_an_array_multiplies(x, source, tmp_path):
+    h = np.random.default_rng(2).standard_normal((24, 19))
+    run(source, tmp_path / "out.zarr", "fourier_filter", transfer=h)
+    result = zarr.open_array(str(tmp_path / "out.zarr"))[...]
+    expected = np.fft.irfftn(np.fft.rfftn(x) * h, x.shape, (0, 1))
+    np.testing.assert_allclose(result, expected, atol=1e-12)
+
+
+def test_a_resumed_run_needs_the_same_transfer_function(x, source, tmp_path, monkeypatch):
+    places = {"scratch": tmp_path / "scratch", "resume": True, "block_size": "2 KiB"}
+
+    def fail(result, sink):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        monkeypatch.setattr("dask_bigfft.runs.resumable.store_now", fail)
+        monkeypatch.setattr("dask_bigfft.runs.resumable.execute.__defaults__", (fail,))
+        run(source, tmp_path / "out.zarr", "fourier_filter", transfer=smooth, **places)
+    monkeypatch.setattr("dask_bigfft.runs.resumable.execute.__defaults__", (store_now,))
+    with pytest.raises(ArgumentError, match="transfer"):
+        run(source, tmp_path / "out.zarr", "fourier_filter", transfer=sharp, **places)
+    run(source, tmp_path / "out.zarr", "fourier_filter", transfer=smooth, **places)
+    result = zarr.open_array(str(tmp_path / "out.zarr"))[...]
+    np.testing.assert_allclose(result, expected_of(x, smooth), atol=1e-12)
+    assert run(
+        source, tmp_path / "out.zarr", "fourier_filter", transfer=smooth, **places
+    ).already
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"kind": "fourier_filter"}, "transfer"),
+        ({"kind": "fourier_filter", "transfer": smooth, "n": 4}, "`n`"),
+        ({"kind": "fourier_filter", "transfer": smooth, "norm": "ortho"}, "norm"),
+        ({"kind": "fourier_filter", "transfer": smooth, "order": "transposed"}, "order"),
+        ({"kind": "fftn", "transfer": smooth}, "transfer"),
+        ({"kind": "fftn", "spacing": 2.0}, "spacing"),
+        ({"kind": "fourier_filter", "transfer": smooth, "spacing": -1}, "spacing"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_named(arguments, named, source, tmp_path):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=named):
+        run(source, tmp_path / "out.zarr", **arguments)
+
+
+def test_the_command_line_takes_a_function():
+    words = ["run", "in.npy", "out.zarr", "--kind", "fourier_filter"]
+    args = parser().parse_args([*words, "--transfer", "numpy:exp", "--spacing", "0.5,0.25"])
+    assert args.transfer is np.exp
+    assert args.spacing == (0.5, 0.25)

@@ -9,7 +9,7 @@
     strategies       one loop over named strategies: the blocks to search plans for, and the steps
                      that follow; merging of tiny blocks
     search           search -> candidates (digits and steps of an axis) -> layouts (blocks),
-                     rows (of stored arrays)
+                     operators (inverse rounds), rows (of stored arrays)
     cost             cost (tasks), memory (a walk over the stages), seconds (the cost model)
                      <- profile (prices; JSON)
     GPUs             passes (the search) -> tile_plan (tiles of a round, settings by hand)

@@ -259,6 +259,8 @@ def _transform_lines(plan: Plan) -> Iterator[str]:
             texts.append(f"{axis} as a convolution of length {padded}")
     variant = f"variant {plan.variant}, kernel {plan.kernel}"
     texts.append(f"rounds {plan.notation}; {variant}{placed(plan)}")
+    if plan.spec.transfer:
+        texts.append("H: product with the transfer function; a prime marks the inverse transform")
     if plan.fallback:
         texts.append(f"kernel {plan.fallback}")
     if plan.shares:

@@ -83,7 +83,7 @@ def gradient(
         Distance of two samples, for all axes or for each.
     **options
         `chunks` of the result, `memory_limit`, `kernel`, `device`, `device_memory_limit`, `verify`
-        and `planner`, as transforms in `fft` take them, for each of the transforms. The result has
+        and `planner`, as transforms in `fft` take them, for both transforms. The result has
         the input's chunks where these cost no exchange.
 
     Returns

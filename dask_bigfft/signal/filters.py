@@ -113,12 +113,13 @@ def fourier_filter(
         A function takes an array of frequencies for each axis, in the order of `axes`, in cycles
         per unit of `spacing`. The arrays are float64, have as many axes as `x` and broadcast
         against each other; the result has to broadcast against them, too. The function must be
-        element-wise, because it gets the frequencies of each block alone, in any order. Its values
-        are never stored.
+        element-wise, because it gets the frequencies of a part of a block alone, in any order. Its
+        values are never stored. On a GPU it gets CuPy arrays.
 
         An array (NumPy, CuPy or dask) has to broadcast against the spectrum in natural order, which
-        is ``fft.rfftn(x, s, axes)`` for real `x`, else ``fft.fftn(x, s, axes)``. Its blocks are
-        exchanged if its chunks are not those of the spectrum.
+        is ``fft.rfftn(x, s, axes)`` for real `x`, else ``fft.fftn(x, s, axes)``. A NumPy array is
+        read in the order of the spectrum. The blocks of a dask array are exchanged if its chunks
+        are not those of the spectrum, which two plans make and transform back.
     axes : int or sequence of int, optional
         Axes of the transform, all by default.
     s : int or sequence of int, optional
@@ -132,8 +133,9 @@ def fourier_filter(
         False for a complex result of real `x`. By default the result is real if `x` is.
     **options
         `chunks` of the result, `memory_limit`, `kernel`, `device`, `device_memory_limit`, `verify`
-        and `planner`, as transforms in `fft` take them, for each of the two transforms. The result
-        has the input's chunks where these cost no exchange.
+        and `planner`, as transforms in `fft` take them, for both transforms together. The result
+        has the input's chunks where these cost no exchange. The round with the product is verified
+        by two runs, which do not find a wrong value of the function.
 
     Returns
     -------

@@ -1,5 +1,7 @@
 """Filters from file to file: results, resumed runs, and arguments that do not go together."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import zarr
@@ -7,7 +9,7 @@ import zarr
 from dask_bigfft import run
 from dask_bigfft.cli.arguments import parser
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
-from dask_bigfft.runs.resumable import store_now
+from dask_bigfft.runs import RunRequest, execute
 
 
 def smooth(*frequencies):
@@ -52,25 +54,28 @@ def test_an_array_multiplies(x, source, tmp_path):
     np.testing.assert_allclose(result, expected, atol=1e-12)
 
 
-def test_a_resumed_run_needs_the_same_transfer_function(x, source, tmp_path, monkeypatch):
-    places = {"scratch": tmp_path / "scratch", "resume": True, "block_size": "2 KiB"}
+def test_a_resumed_run_needs_the_same_transfer_function(x, source, tmp_path):
+    out = tmp_path / "out.zarr"
+    request = RunRequest(
+        source,
+        out,
+        "fourier_filter",
+        transfer=smooth,
+        scratch=tmp_path / "scratch",
+        resume=True,
+        block_size="2 KiB",
+    )
 
-    def fail(result, sink):
+    def interrupted(result, sink):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        monkeypatch.setattr("dask_bigfft.runs.resumable.store_now", fail)
-        monkeypatch.setattr("dask_bigfft.runs.resumable.execute.__defaults__", (fail,))
-        run(source, tmp_path / "out.zarr", "fourier_filter", transfer=smooth, **places)
-    monkeypatch.setattr("dask_bigfft.runs.resumable.execute.__defaults__", (store_now,))
+        execute(request, interrupted)
     with pytest.raises(ArgumentError, match="transfer"):
-        run(source, tmp_path / "out.zarr", "fourier_filter", transfer=sharp, **places)
-    run(source, tmp_path / "out.zarr", "fourier_filter", transfer=smooth, **places)
-    result = zarr.open_array(str(tmp_path / "out.zarr"))[...]
-    np.testing.assert_allclose(result, expected_of(x, smooth), atol=1e-12)
-    assert run(
-        source, tmp_path / "out.zarr", "fourier_filter", transfer=smooth, **places
-    ).already
+        execute(replace(request, transfer=sharp))
+    assert not execute(request).already
+    np.testing.assert_allclose(zarr.open_array(str(out))[...], expected_of(x, smooth), atol=1e-12)
+    assert execute(request).already
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,8 @@ def test_verify(function, verify, monkeypatch):
         result = function(blocks(), verify=verify)
         assert {plan.verify for plan in plans_of(result)} == {verify}
         assert_close(result.compute(), right)
-    assert len(mismatches) == 1
+    # The largest value is damaged: the mean, which a gradient multiplies by 0.
+    assert len(mismatches) == (0 if function is BY_SPECTRA["gradient"] else 1)
 
 
 @by_spectra

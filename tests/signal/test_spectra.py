@@ -187,11 +187,11 @@ def test_derivatives_of_waves(shape, chunks, complex_):
     assert relative_l2(solved.compute(), (field - field.mean()) * factor) < 1e-12
 
 
-def test_derivatives_take_one_transform_there_and_one_back():
+def test_derivatives_take_one_plan_there_and_back():
     x = da.zeros(2**12, chunks=2**8)
-    assert exchanges(signal.gradient(x, 0)) == [2, 2]
+    assert exchanges(signal.gradient(x, 0)) == [4]
     slabs = da.zeros((32, 24), chunks=(4, 24))
-    assert exchanges(signal.laplacian(slabs)) == [1, 1]
+    assert exchanges(signal.laplacian(slabs)) == [2]
     assert signal.poisson(slabs).chunks == slabs.chunks
     down, along = signal.gradient(slabs)
     assert (sum(exchanges(down)), sum(exchanges(along))) == (1, 0)

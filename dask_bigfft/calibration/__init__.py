@@ -30,6 +30,9 @@ from dask_bigfft.planner.profile import DeviceProfile, Profile
 
 log = logging.getLogger(__name__)
 
+#: What is known about workers, by address: threads, memory limit, host.
+Workers = Mapping[str, Mapping[str, Any]]
+
 #: Minimum bytes of the arrays: smaller ones measure only the overhead of calls.
 LEAST_NBYTES = 1 << 14
 
@@ -158,7 +161,7 @@ def calibrate(
     return profile
 
 
-def _workers(client: Any) -> Mapping[str, Mapping[str, Any]]:
+def _workers(client: Any) -> Workers:
     """Return threads and memory of a client's workers by address, or of this process."""
     if client is not None:
         return workers_of(client)
@@ -183,14 +186,16 @@ def _refuse_unwritable(path: str | os.PathLike[str]) -> None:
 
 def _measured(
     client: Any,
-    workers: Mapping[str, Mapping[str, Any]],
+    workers: Workers,
     nbytes: int | None,
     repeat: int,
 ) -> Profile:
     """Return the profile of the slowest worker in each quantity, with disks and network."""
     on_workers = partial(cluster.on_workers, client)
     hosts = _hosts(workers)
-    threads = {address: max(1, int(worker["nthreads"])) for address, worker in workers.items()}
+    threads = {}
+    for address, worker in workers.items():
+        threads[address] = max(1, int(worker["nthreads"]))
     sizes = _default_sizes(workers, hosts, threads)
     kernels = _common_kernels(on_workers, workers)
     arguments = {}
@@ -208,7 +213,7 @@ def _measured(
     return replace(slowest, **shared)
 
 
-def _hosts(workers: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+def _hosts(workers: Workers) -> dict[str, list[str]]:
     """Return the addresses of the workers of each host."""
     hosts: dict[str, list[str]] = {}
     for address, worker in workers.items():
@@ -217,7 +222,7 @@ def _hosts(workers: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _default_sizes(
-    workers: Mapping[str, Mapping[str, Any]],
+    workers: Workers,
     hosts: Mapping[str, Sequence[str]],
     threads: Mapping[str, int],
 ) -> dict[str, int]:
@@ -227,7 +232,8 @@ def _default_sizes(
     """
     sizes = {}
     for addresses in hosts.values():
-        memory_nbytes = sum(int(workers[a].get("memory_limit") or 0) for a in addresses)
+        limits = [int(workers[address].get("memory_limit") or 0) for address in addresses]
+        memory_nbytes = sum(limits)
         host_threads = sum(threads[address] for address in addresses)
         host_nbytes = min(MOST_NBYTES, max(USUAL_NBYTES, NBYTES_FACTOR * host_threads**2))
         if memory_nbytes >= PART_OF_MEMORY:  # a worker without a limit has 0

@@ -44,7 +44,8 @@ def device_speeds(device: Device, nbytes: int = 1 << 28) -> DeviceProfile:
     DeviceMemoryError
         If the device has too little free memory.
     """
-    nbytes = max(1 << 12, min(nbytes, device.memory().free // 4) // 4096 * 4096)
+    nbytes = min(nbytes, device.memory().free // 4)
+    nbytes = max(1 << 12, nbytes // 4096 * 4096)
     device.reserve(3 * aligned(nbytes))
     try:
         bus_speeds = _bus(device, nbytes)

@@ -77,7 +77,8 @@ class Problem(NamedTuple):
         value_dtype = np.dtype(dtype)
         if self.kind == "rfftn":
             value_dtype = np.empty(0, dtype).real.dtype
-        chunks = (-(-self.shape[0] // self.blocks), *self.shape[1:])
+        first, *others = self.shape
+        chunks = (-(-first // self.blocks), *others)
         array: da.Array = da.ones(self.shape, chunks=chunks, dtype=value_dtype)
         return array
 

@@ -40,21 +40,24 @@ class Groups:
 
     def _merge(self, max_groups: int) -> None:
         """Merge neighbouring groups, first along the axes with most of them."""
-        by_count = sorted(range(len(self.axes)), key=lambda i: -self.axes[i].count)
-        for i in by_count:
+        counts = [axis.count for axis in self.axes]
+        for i in np.argsort(np.negative(counts), kind="stable").tolist():
             excess = math.prod(axis.count for axis in self.axes) / max_groups
             if excess > 1:
                 self.axes[i] = merged_neighbours(self.axes[i], math.ceil(excess))
 
     def __iter__(self) -> Iterator[tuple[Block, list[Block], list[Block]]]:
         """Yield the index of each group, its source blocks and its target blocks."""
-        for group in itertools.product(*(range(axis.count) for axis in self.axes)):
-            sources = [axis.sources[i] for axis, i in zip(self.axes, group, strict=True)]
+        groups_along = [range(axis.count) for axis in self.axes]
+        for group in itertools.product(*groups_along):
+            pairs = zip(self.axes, group, strict=True)
+            sources = [axis.sources[i] for axis, i in pairs]
             yield group, list(itertools.product(*sources)), self.targets(group)
 
     def targets(self, group: Block) -> list[Block]:
         """Return the target blocks of a group, row-major."""
-        targets = [axis.targets[i] for axis, i in zip(self.axes, group, strict=True)]
+        pairs = zip(self.axes, group, strict=True)
+        targets = [axis.targets[i] for axis, i in pairs]
         return list(itertools.product(*targets))
 
     def group_of(self, source: Block) -> Block | None:
@@ -77,4 +80,6 @@ def merged_neighbours(axis: AxisComponents, width: int) -> AxisComponents:
 
 def _one_group(sources: int, targets: int) -> AxisComponents:
     """Return one group of all blocks along an axis."""
-    return AxisComponents(1, np.zeros(sources, np.int64), np.zeros(targets, np.int64))
+    of_source = np.zeros(sources, np.int64)
+    of_target = np.zeros(targets, np.int64)
+    return AxisComponents(1, of_source, of_target)

@@ -87,7 +87,8 @@ def bars_html(title: str, bars: list[Bar], most: float = 0.0) -> str:
     """Return a table of bars, as long as `most` or the longest of them; nothing without bars."""
     if not bars:
         return ""
-    most = most or max(max(bar.value, bar.mark or 0.0) for bar in bars) or 1.0
+    longest = max(max(bar.value, bar.mark or 0.0) for bar in bars)
+    most = most or longest or 1.0
     part = '<div style="position:absolute;left:0;top:{}px;height:{}px;width:{:.1f}%;{}"></div>'
     rows = []
     for bar in bars:
@@ -229,7 +230,8 @@ def balance(run: Mapping[str, Any], workers: Mapping[str, str]) -> list[Bar]:
 
 def memory_bar(worker: Mapping[str, Any]) -> Bar:
     """Return a bar with the memory of a worker, of its arena, and the limit."""
-    arena = worker["arena"].get("allocated_bytes", 0) + worker["arena"].get("idle_bytes", 0)
+    arena = worker["arena"]
+    arena_nbytes = arena.get("allocated_bytes", 0) + arena.get("idle_bytes", 0)
     limit = worker["memory_limit"] or None
     memory = worker["memory"]
     text = human_bytes(memory)
@@ -239,7 +241,7 @@ def memory_bar(worker: Mapping[str, Any]) -> Bar:
         worker["name"],
         memory,
         text,
-        inside=arena,
+        inside=arena_nbytes,
         mark=limit,
     )
 

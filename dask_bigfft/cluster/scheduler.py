@@ -87,11 +87,12 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
         for address, worker in self.scheduler.workers.items():
             counters = worker.metrics.get(METRIC, {}).get("counters", {})
             self.seen.setdefault(address, {}).update(counters)
-        self.seen = {
-            address: {token: rows for token, rows in plans.items() if token in self.board.runs}
-            for address, plans in self.seen.items()
-            if plans
-        }
+        seen = {}
+        for address, plans in self.seen.items():
+            known_plans = {token: rows for token, rows in plans.items() if token in self.board.runs}
+            if plans:
+                seen[address] = known_plans
+        self.seen = seen
 
     def state(self) -> dict[str, Any]:
         """Return all runs, the latest last, and all workers, as names and numbers."""
@@ -105,11 +106,11 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
 
     def _run(self, run: PlanProgress) -> dict[str, Any]:
         """Return the summary of a run, with its phases and the work of each worker in rounds."""
-        places = {
-            address: PlanRecord({(name, i): Total(*sums) for name, i, *sums in plans[run.token]})
-            for address, plans in self.seen.items()
-            if run.token in plans
-        }
+        places: dict[str, PlanRecord] = {}
+        for address, plans in self.seen.items():
+            if run.token in plans:
+                totals = {(name, i): Total(*sums) for name, i, *sums in plans[run.token]}
+                places[address] = PlanRecord(totals)
         report = RunReport(run.plan, run.token, places)
         balance = {}
         for address, record in places.items():
@@ -231,7 +232,8 @@ def samples(state: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], dic
         values = {name: run[name] for name in ("bytes_per_second", "flops_per_second")}
         values["share"] = run["bytes_done"] / total if total else 0.0
         values["left_seconds"] = run["left"] or 0.0
-        yield "run", {"plan": run["token"], "name": run["name"], "state": run["state"]}, values
+        labels = {"plan": run["token"], "name": run["name"], "state": run["state"]}
+        yield "run", labels, values
         for row in run["phases"]:
             labels = {
                 "plan": run["token"],
@@ -240,7 +242,8 @@ def samples(state: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], dic
             }
             yield "phase", labels, {"bytes": row["nbytes"], "thread_seconds": row["seconds"]}
     for worker in state["workers"]:
-        sizes = {name: worker["arena"].get(name, 0) for name in ("allocated_bytes", "idle_bytes")}
+        arena = worker["arena"]
+        sizes = {name: arena.get(name, 0) for name in ("allocated_bytes", "idle_bytes")}
         yield "arena", {"worker": worker["address"]}, sizes
         for place, device in enumerate(worker["devices"]):
             labels = {

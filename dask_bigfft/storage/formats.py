@@ -116,10 +116,11 @@ class PlainChunks:
         shape = self.array.chunks
         dtype = self.array.dtype
         chunk = chunk_of(region, shape)
-        whole = region == chunk_region(chunk, shape, self.array.shape)
-        if not whole or values.dtype != dtype or not values.flags.c_contiguous:
+        is_whole = region == chunk_region(chunk, shape, self.array.shape)
+        if not is_whole or values.dtype != dtype or not values.flags.c_contiguous:
             return False
-        runs = list(_runs(tuple(slice(0, n) for n in values.shape), shape, values))
+        whole_region = tuple(slice(0, n) for n in values.shape)
+        runs = list(_runs(whole_region, shape, values))
         zero_follows = values.shape == shape or self.array.fill_value == 0
         if not zero_follows or (len(runs) > 1 and values.nbytes < FEW_BYTES):
             return False
@@ -128,7 +129,8 @@ class PlainChunks:
         with opened(path, os.O_RDWR | os.O_CREAT) as file:
             preallocate(file.handle, self.chunk_nbytes)
             for begin, part in runs:
-                file.write(part.reshape(-1).view(np.uint8), begin * values.itemsize)
+                data = part.reshape(-1).view(np.uint8)
+                file.write(data, begin * values.itemsize)
         return True
 
 
@@ -136,7 +138,9 @@ def plain_chunks(array: Any, folder: Path) -> PlainChunks | None:
     """Return the chunks of a Zarr array in a local folder if they are plain files, else None."""
     if not folder.is_dir() or not array.ndim or not math.prod(array.shape):
         return None
-    if not (array.dtype.isnative and array.dtype.kind in "biufc" and array.dtype.str[0] in "<|"):
+    dtype = array.dtype
+    is_little_endian = dtype.isnative and dtype.str[0] in "<|"
+    if not is_little_endian or dtype.kind not in "biufc":
         return None
     codecs = [codec.to_dict() for codec in getattr(array.metadata, "codecs", ())]
     little_endian: Any = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -209,10 +213,10 @@ def few_chunks(
 
 def _runs(inside: Region, shape: Shape, out: Array) -> Iterator[tuple[int, Array]]:
     """Yield contiguous runs of a chunk's file: offset in elements, and part of `out`."""
-    whole = len(shape)
-    while whole and inside[whole - 1] == slice(0, shape[whole - 1]):
-        whole -= 1
-    outer = max(0, whole - 1)  # a run is whole in all later dimensions
+    dims = len(shape)  # the first ones, without those of which the region has all values
+    while dims and inside[dims - 1] == slice(0, shape[dims - 1]):
+        dims -= 1
+    outer = max(0, dims - 1)  # a run has all values of the dimensions after the next one
     first = tuple(cut.start for cut in inside[outer:])
     for place in np.ndindex(out.shape[:outer]):
         row = tuple(cut.start + i for cut, i in zip(inside, place, strict=False))
@@ -332,10 +336,13 @@ def packing_of(
     """
     if dtype.kind not in "iufc":
         return None
-    numbers = {name: _numbers(variable, name, attributes.get(name)) for name in ATTRIBUTES[:-1]}
+    numbers: dict[str, list[Any]] = {}
+    for name in ATTRIBUTES[:-1]:
+        numbers[name] = _numbers(variable, name, attributes.get(name))
     scale = _single(variable, "scale_factor", numbers["scale_factor"])
     offset = _single(variable, "add_offset", numbers["add_offset"])
-    marks = [np.asarray(mark).item() for mark in numbers["_FillValue"] + numbers["missing_value"]]
+    all_marks = numbers["_FillValue"] + numbers["missing_value"]
+    marks = [np.asarray(mark).item() for mark in all_marks]
     stored = _declared_integers(dtype, attributes.get("_Unsigned"))
     fills = tuple(_wrapped(mark, dtype, stored) for mark in marks if mark == mark)  # not NaN
     masked = bool(marks if dtype.kind in "fc" else fills)  # integers are never NaN
@@ -418,7 +425,8 @@ def _wrapped(fill: Any, dtype: DType, stored: DType) -> Any:
 
 def _scaled_dtype(dtype: DType, scale: Any, offset: Any) -> DType:
     """Return the dtype that xarray chooses for scaled numbers; float64 if that is an integer."""
-    types = [np.dtype(type(number)) for number in (scale, offset) if number is not None]
+    numbers = [number for number in (scale, offset) if number is not None]
+    types = [np.dtype(type(number)) for number in numbers]
     wide = dtype.kind in "iu" and dtype.itemsize == 4
     exact = not wide and len(types) == 2 and types[0] == types[1]
     if offset is not None and not exact:  # it may need all digits
@@ -448,9 +456,11 @@ def _from_base64(value: Any) -> Any:
     >>> _from_base64("AAAAAAAA8D8="), _from_base64(["AAAAAAAA8D8=", "AAAAAAAAAAA="])
     (1.0, (1+0j))
     """
-    texts, dtype = (value, "<c16") if isinstance(value, list) else ([value], "<f8")
+    is_complex = isinstance(value, list)
+    texts = value if is_complex else [value]
     try:
-        return np.frombuffer(b"".join(map(base64.standard_b64decode, texts)), dtype).item()
+        data = b"".join(map(base64.standard_b64decode, texts))
+        return np.frombuffer(data, "<c16" if is_complex else "<f8").item()
     except (TypeError, ValueError):
         return value
 
@@ -545,7 +555,8 @@ def _levels(codecs: Sequence[Any]) -> Iterator[Any]:
     if [codec["name"] for codec in codecs] != ["sharding_indexed"]:
         return
     sharding = codecs[0]["configuration"]
-    if [codec["name"] for codec in sharding["index_codecs"]] in (["bytes"], ["bytes", "crc32c"]):
+    index_codecs = [codec["name"] for codec in sharding["index_codecs"]]
+    if index_codecs in (["bytes"], ["bytes", "crc32c"]):
         yield sharding
         yield from _levels(sharding["codecs"])
 
@@ -579,7 +590,8 @@ def _lacking(
     places = places[tuple(map(slice, _counts(part, shape)))]
     absent = (places == _NONE).all(axis=-1)
     for place in map(tuple, np.argwhere(absent).tolist()):
-        yield math.prod(_counts(_part(place, shape, part), smallest)), f"chunk {place}"
+        chunk = _part(place, shape, part)
+        yield math.prod(_counts(chunk, smallest)), f"chunk {place}"
     if not inner_levels:
         return
     for place in map(tuple, np.argwhere(~absent).tolist()):

@@ -48,7 +48,7 @@ class H5Dataset:
             attrs = dataset.attrs
             self.attributes = {key: _attribute(attrs[key]) for key in ATTRIBUTES if key in attrs}
             scales = dataset.dims if self.shape else ()
-            self.dims = [d[0].name.rpartition("/")[2] if len(d) else d.label for d in scales]
+            self.dims = [_dim_name(scale) for scale in scales]
 
     def __getitem__(self, index: Any) -> Array:
         with _h5py().File(self.path, "r") as file:
@@ -249,6 +249,11 @@ class Places:
         return exists
 
 
+def _dim_name(dim: Any) -> str:
+    """Return the name of a dimension: that of its scale if it has one, else its label."""
+    return str(dim[0].name.rpartition("/")[2] if len(dim) else dim.label)
+
+
 def _check_size(dataset: Any, path: Path) -> None:
     """Raise an error if a contiguous dataset has another size than its shape and type imply.
 
@@ -257,7 +262,8 @@ def _check_size(dataset: Any, path: Path) -> None:
     if dataset.id.get_create_plist().get_layout() != _h5py().h5d.CONTIGUOUS:
         return
     nbytes = dataset.id.get_storage_size()
-    implied = dataset.id.get_space().get_simple_extent_npoints() * dataset.id.get_type().get_size()
+    count = dataset.id.get_space().get_simple_extent_npoints()
+    implied = count * dataset.id.get_type().get_size()
     if nbytes and nbytes != implied:  # 0 before the first value is written
         need = f"an HDF5 file whose dataset {dataset.name} has {implied} bytes, for its shape "
         need += f"{dataset.shape} and type {dataset.dtype}; it has {nbytes}"
@@ -270,7 +276,8 @@ def _numbered(name: str, number: int) -> str:
     >>> _numbered("a%b of 100%%b", 7)
     'a7 of 100%b'
     """
-    return re.sub("%([b%])", lambda match: str(number) if match[1] == "b" else "%", name)
+    texts = {"b": str(number), "%": "%"}
+    return re.sub("%([b%])", lambda match: texts[match[1]], name)
 
 
 def _linked_files(group: Any, name: str) -> Iterator[Path]:
@@ -317,9 +324,13 @@ def _file(
     beside : Path
         Folder that is searched next.
     """
-    prefixes = [*os.environ.get(variable, "").split(":"), prefix.decode()]
-    folders = [Path(text.replace("${ORIGIN}", str(own.parent))) for text in prefixes if text]
-    names = (name, Path(name).name) if Path(name).is_absolute() else (name,)
+    folders = []
+    for text in (*os.environ.get(variable, "").split(":"), prefix.decode()):
+        if text:
+            folders.append(Path(text.replace("${ORIGIN}", str(own.parent))))
+    names = [name]
+    if Path(name).is_absolute():
+        names.append(Path(name).name)
     for folder in (*folders, beside, Path()):
         for relative in names:
             path = folder / relative

@@ -304,7 +304,8 @@ class Reader:
                 nbytes or block_bytes(math.prod(self.shape) * itemsize),
                 last_first=self.last_first,
             )
-        count = math.prod(-(-n // size) for n, size in zip(self.shape, block, strict=True))
+        pairs = zip(self.shape, block, strict=True)
+        count = math.prod(-(-n // size) for n, size in pairs)
         if nbytes is not None and count > MOST:
             need = f"larger blocks: the array may have {MOST} at most, not {count}"
             raise_invalid("block_size", nbytes, need)
@@ -382,7 +383,8 @@ def grown(
         if room < 2:
             break
         parts = -(-units // min(room, units)) if units else 1
-        chunks[axis] = min(shape[axis], chunks[axis] * -(-units // parts)) or 1
+        units_of_part = -(-units // parts)
+        chunks[axis] = min(shape[axis], chunks[axis] * units_of_part) or 1
         if parts > 1:
             break
     return tuple(chunks)
@@ -505,7 +507,8 @@ def _open_zarr(path: Path, component: str | None) -> Any:
     """Return the Zarr array in a folder or ``.zip`` file, or in the group that this holds."""
     zarr = zarr_package()
     root = path.resolve()
-    store = local_store(root, True) if root.is_dir() else zarr.storage.ZipStore(root, mode="r")
+    is_folder = root.is_dir()
+    store = local_store(root, True) if is_folder else zarr.storage.ZipStore(root, mode="r")
     try:
         node = zarr.open(store, mode="r", path=component or "")
         if not isinstance(node, zarr.Group):

@@ -68,7 +68,8 @@ def uniform(chunks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
     ((4, 5), None)
     """
     for lengths in chunks:
-        if {*lengths[:-1]} - {lengths[0]} or lengths[-1] > lengths[0]:
+        first, *others = lengths
+        if any(length != first for length in others[:-1]) or lengths[-1] > first:
             return None
     return tuple(max(1, lengths[0]) for lengths in chunks)
 

@@ -195,11 +195,13 @@ def axis_in_digits(tables: Sequence[Pieces], shape: Block) -> AxisDigits | None:
     form = BlockDigits(tuple(joined_radices), tuple(bounds))
     if len(tables) == 1:
         return AxisDigits((boxes,), form)
-    ends = list(itertools.accumulate(map(len, tables)))
-    boxes_of_tables = tuple(
-        boxes.rows(slice(end - len(table), end)) for end, table in zip(ends, tables, strict=True)
-    )
-    return AxisDigits(boxes_of_tables, form)
+    boxes_of_tables = []
+    first_row = 0
+    for table in tables:
+        end_row = first_row + len(table)
+        boxes_of_tables.append(boxes.rows(slice(first_row, end_row)))
+        first_row = end_row
+    return AxisDigits(tuple(boxes_of_tables), form)
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,11 +245,12 @@ def _dimension_in_digits(pieces: Pieces, dim: int, length: int) -> _Dimension | 
     # `first`: places before the block, of those that whole digits make around it. It is 0 where
     # the block has whole digits, else the place of the block within its outermost digit.
     first_value = int(pieces.lows[0, own_digits] @ target.steps[0, own_digits])
-    firsts = [(first_value - int(target.starts[0, dim])) % int(steps[0])]
-    if length % steps[0] == 0:
+    outer_step = int(steps[0])
+    firsts = [(first_value - int(target.starts[0, dim])) % outer_step]
+    if length % outer_step == 0:
         firsts.insert(0, 0)
     for first in firsts:
-        outer_radix = -(-(first + length) // int(steps[0]))
+        outer_radix = -(-(first + length) // outer_step)
         radices = (outer_radix, *(steps[:-1] // steps[1:]).tolist())
         places = target.starts[:, dim] + first
         lows = _values(
@@ -277,7 +280,8 @@ def _values(
         return None
     lows = places[:, None] // steps
     lows[:, 1:] %= np.array(radices[1:], np.int64)
-    is_box = (lows + counts <= np.array(radices, np.int64)).all() and (lows @ steps == places).all()
+    is_inside = (lows + counts <= np.array(radices, np.int64)).all()
+    is_box = is_inside and (lows @ steps == places).all()
     return lows if is_box else None
 
 
@@ -317,8 +321,9 @@ def _joined(boxes: Pieces, radices: Sequence[Block]) -> tuple[Pieces, list[Block
     if len(digits) == digit:
         return boxes, joined_radices
     side = boxes.sides[0].of_digits(digits)
-    joined = Pieces(np.stack(lows, axis=1), np.stack(highs, axis=1), (side,))
-    return joined, joined_radices
+    all_lows = np.stack(lows, axis=1)
+    all_highs = np.stack(highs, axis=1)
+    return Pieces(all_lows, all_highs, (side,)), joined_radices
 
 
 def _follows(

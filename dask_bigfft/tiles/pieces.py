@@ -26,6 +26,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -199,7 +200,8 @@ class Pieces:
         for side in self.sides:
             starts = side.starts.copy()
             steps = side.steps.copy()
-            starts[:, side.dims[digit]] += (self.counts[:, digit] - 1) * steps[:, digit]
+            last_distances = (self.counts[:, digit] - 1) * steps[:, digit]
+            starts[:, side.dims[digit]] += last_distances
             steps[:, digit] *= -1
             sides.append(replace(side, starts=starts, steps=steps))
         return Pieces(lows, highs, tuple(sides))
@@ -229,7 +231,9 @@ def stacked(tables: Sequence[Pieces]) -> Pieces:
 
 def _with_columns(table: Ints, place: int, columns: Ints) -> Ints:
     """Return a table with one column replaced by several."""
-    return np.concatenate([table[:, :place], columns, table[:, place + 1 :]], axis=1)
+    before = table[:, :place]
+    after = table[:, place + 1 :]
+    return np.concatenate([before, columns, after], axis=1)
 
 
 # --- intervals of flattened digits ---------------------------------------------------------------
@@ -237,7 +241,8 @@ def _with_columns(table: Ints, place: int, columns: Ints) -> Ints:
 
 def digit_weights(sizes: Sequence[int]) -> Ints:
     """Return the increment of a flattened index per step of each digit, outermost first."""
-    return np.array([math.prod(sizes[digit + 1 :]) for digit in range(len(sizes))], np.int64)
+    weights = [math.prod(sizes[digit + 1 :]) for digit in range(len(sizes))]
+    return np.array(weights, np.int64)
 
 
 def interval_table(lows: Ints, highs: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints, Ints]:
@@ -300,32 +305,61 @@ def stored(layout: AxisLayout) -> Pieces:
 def _stored_group(group: Group) -> Pieces:
     """Return the boxes of all chunks of one dimension of an axis."""
     sizes = [digit.size for digit in group.digits]
-    chunks, begins, ends, places, steps = _intervals(group)
-    rows, lows, highs = interval_table(begins, ends, sizes)
+    intervals = _intervals(group)
+    rows, lows, highs = interval_table(intervals.begins, intervals.ends, sizes)
     weights = digit_weights(sizes)
-    starts = places[rows] + (lows @ weights - begins[rows]) * steps[rows]
-    digit_steps = steps[rows, None] * weights
+    distances = lows @ weights - intervals.begins[rows]
+    steps = intervals.steps[rows]
+    starts = intervals.places[rows] + distances * steps
     side = Side(
-        chunks[rows],
+        intervals.chunks[rows],
         starts[:, None],
-        digit_steps,
+        steps[:, None] * weights,
         (0,) * len(sizes),
     )
     return Pieces(lows, highs, (side,))
 
 
-def _intervals(group: Group) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Return chunk, first and end value, first place and step of all intervals of a group."""
+class _Intervals(NamedTuple):
+    """Intervals of values that are stored at one step in a chunk, one row each.
+
+    Parameters
+    ----------
+    chunks : ndarray, (intervals,)
+        Number of the chunk.
+    begins, ends : ndarray, (intervals,)
+        First value, and one more than the last value.
+    places : ndarray, (intervals,)
+        Place of the first value in the chunk.
+    steps : ndarray, (intervals,)
+        Distance of two values in the chunk.
+    """
+
+    chunks: Ints
+    begins: Ints
+    ends: Ints
+    places: Ints
+    steps: Ints
+
+
+def _intervals(group: Group) -> _Intervals:
+    """Return the intervals of all chunks of a group."""
+    count = len(group.chunks)
     if not group.arrangement and not group.offset:
         bounds = np.minimum(np.array(group.bounds, np.int64), group.size)
-        count = len(group.chunks)
-        zeros = np.zeros(count, np.int64)
-        return np.arange(count), bounds[:-1], bounds[1:], zeros, zeros + 1
+        return _Intervals(
+            chunks=np.arange(count),
+            begins=bounds[:-1],
+            ends=bounds[1:],
+            places=np.zeros(count, np.int64),
+            steps=np.ones(count, np.int64),
+        )
     rows = []
-    for chunk in range(len(group.chunks)):
-        rows += [(chunk, *interval) for interval in group.runs(chunk)]
+    for chunk in range(count):
+        for interval in group.runs(chunk):
+            rows.append((chunk, *interval))
     table = np.array(rows, np.int64).reshape(-1, 5)
-    return table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4]
+    return _Intervals(*table.T)
 
 
 def _product(outer: Pieces, inner: Pieces, chunks: int) -> Pieces:
@@ -345,14 +379,17 @@ def _product(outer: Pieces, inner: Pieces, chunks: int) -> Pieces:
     def beside(columns: Ints, inner_columns: Ints) -> Ints:
         return np.concatenate([columns[rows], inner_columns[inner_rows]], axis=1)
 
-    new_dim = outer_side.starts.shape[1]
+    first_inner_dim = outer_side.starts.shape[1]
+    inner_dims = tuple(first_inner_dim + dim for dim in inner_side.dims)
     side = Side(
         blocks[order],
         beside(outer_side.starts, inner_side.starts),
         beside(outer_side.steps, inner_side.steps),
-        (*outer_side.dims, *(new_dim + dim for dim in inner_side.dims)),
+        (*outer_side.dims, *inner_dims),
     )
-    return Pieces(beside(outer.lows, inner.lows), beside(outer.highs, inner.highs), (side,))
+    lows = beside(outer.lows, inner.lows)
+    highs = beside(outer.highs, inner.highs)
+    return Pieces(lows, highs, (side,))
 
 
 def refined(
@@ -363,7 +400,11 @@ def refined(
     The digits are sorted by stage and falling stride, so that the tables of two layouts of an axis
     have the same digits in the same order.
     """
-    order = sorted(range(len(digits)), key=lambda i: (digits[i].stage, -digits[i].stride))
+
+    def rank(i: int) -> tuple[int, int]:
+        return digits[i].stage, -digits[i].stride
+
+    order = sorted(range(len(digits)), key=rank)
     table = table.of_digits(order)
     place = 0
     for i in order:
@@ -384,10 +425,11 @@ def negated_half(table: Pieces, digits: Sequence[Digit], length: int) -> Pieces:
     """
     partial = next(i for i, digit in enumerate(digits) if digit.stride == 1)
     period = length if len(digits) == 1 else digits[partial].radix
+    first_stored_image = period - digits[partial].size + 1
     lows = table.lows.copy()
     highs = table.highs.copy()
     lows[:, partial] = np.maximum(lows[:, partial], 1)
-    highs[:, partial] = np.minimum(highs[:, partial], period - digits[partial].size + 1)
+    highs[:, partial] = np.minimum(highs[:, partial], first_stored_image)
     table = table.within(lows, highs)
     for i, digit in enumerate(digits):
         table = table.reflected(i, period if i == partial else digit.radix - 1)

@@ -192,31 +192,22 @@ class SegmentedView:
         sizes = [len(rows) for rows, _, _ in cuts]
         count = math.prod(sizes)
         choices = np.unravel_index(np.arange(count), sizes)
+        chosen = []  # the box of each axis, for every combination
         combination = np.zeros(count, np.int64)
-        for axis_memory, (rows, _, _), choice in zip(
-            memory,
-            cuts,
-            choices,
-            strict=True,
-        ):
-            combination += axis_memory.combinations[rows[choice]]
-        which = self._number_of_combination[combination]
-        form = self._stride_form[which]
+        for axis_memory, cut, choice in zip(memory, cuts, choices, strict=True):
+            rows, low, high = (column[choice] for column in cut)
+            chosen.append((axis_memory, rows, low, high))
+            combination += axis_memory.combinations[rows]
+        numbers = self._number_of_combination[combination]
+        form = self._stride_form[numbers]
         lows, counts, steps = np.zeros((3, count, len(part)), np.int64)
         starts = np.zeros(count, np.int64)
-        for axis_memory, (rows, low, high), choice in zip(
-            memory,
-            cuts,
-            choices,
-            strict=True,
-        ):
-            chosen_rows = rows[choice]
-            own_steps = axis_memory.steps[form, chosen_rows]
-            distances = (low - axis_memory.all_rows[1][rows])[choice]
-            starts += axis_memory.starts[form, chosen_rows]
-            starts += np.einsum("ij,ij->i", distances, own_steps)
-            lows[:, axis_memory.digits] = low[choice]
-            counts[:, axis_memory.digits] = (high - low)[choice]
+        for axis_memory, rows, low, high in chosen:
+            own_steps = axis_memory.steps[form, rows]
+            starts += axis_memory.starts[form, rows]
+            starts += np.einsum("ij,ij->i", low - axis_memory.lows[rows], own_steps)
+            lows[:, axis_memory.digits] = low
+            counts[:, axis_memory.digits] = high - low
             steps[:, axis_memory.digits] = own_steps
         steps[counts == 1] = 0  # strides of single values have no effect
         if conjugate:  # some are negative
@@ -229,7 +220,7 @@ class SegmentedView:
                 part=part,
                 shape=tuple(counts[rows[0]].tolist()),
                 strides=tuple(map(abs, own_steps)),
-                numbers=which[rows],
+                numbers=numbers[rows],
                 starts=starts[rows],
                 places=places[rows],
                 conjugate=conjugate,
@@ -431,6 +422,11 @@ class _AxisMemory:
     combinations: Ints
     starts: Ints
     steps: Ints
+
+    @property
+    def lows(self) -> Ints:
+        """First value of each digit in each box."""
+        return self.all_rows[1]
 
 
 def _split(boxes: Pieces, digits: Block, radices: Sequence[Block]) -> Pieces:

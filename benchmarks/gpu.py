@@ -22,7 +22,7 @@ import dask.array as da
 import numpy as np
 import psutil
 
-from benchmarks import core
+from benchmarks import core, operators
 from benchmarks.problems import GIB, MIB, Problem, alternate, graph_of, plan_of, settings, worst
 from benchmarks.rows import (
     ROUNDS,
@@ -33,7 +33,7 @@ from benchmarks.rows import (
     measured_on_gpu,
     power_of_two,
 )
-from dask_bigfft import plan, report
+from dask_bigfft import plan, report, signal
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.cupy_gpu import CupyGPU
 
@@ -66,11 +66,15 @@ class Bench:
         Rows so far.
     duplex : float
         Bytes per second of the bus both ways together, 0 before it is measured.
+    up, down : float
+        Bytes per second of the bus to the GPU alone and to the host alone.
     """
 
     args: Any
     results: core.Results
     duplex: float = 0.0
+    up: float = 0.0
+    down: float = 0.0
 
     def size(self, nbytes: float) -> int:
         """Return a size as the scale makes it, a power of two."""
@@ -146,9 +150,15 @@ def bus(bench: Bench) -> None:
         "both ways": partial(copy, to_device=True, to_host=True),
     }
     works["both ways"]()
-    for name, times in alternate(works, bench.args.repeat).items():
-        bench.duplex = COPIES * size / statistics.median(times)
-        bench.results.add("bus", name, gb_per_second=bench.duplex / 1e9)
+    speeds = {
+        name: COPIES * size / statistics.median(times)
+        for name, times in alternate(works, bench.args.repeat).items()
+    }
+    for name, speed in speeds.items():
+        bench.results.add("bus", name, gb_per_second=speed / 1e9)
+    bench.up = speeds["to the GPU"]
+    bench.down = speeds["to the host"]
+    bench.duplex = speeds["both ways"]
 
 
 # --- rounds and whole transforms --------------------------------------------------------------
@@ -342,6 +352,76 @@ def fitting(bench: Bench, ndim: int, nbytes: int, blocks: int) -> dict[str, Any]
     }
 
 
+# --- filters ----------------------------------------------------------------------------------
+
+#: Number of dimensions, kind of the forward transform, and dtype of arrays of 4 GiB.
+FILTERED = ((3, "rfftn", "f4"), (2, "fftn", "c8"), (1, "fftn", "c8"))
+
+
+def filters(bench: Bench) -> None:
+    """Measure filters by one plan and by two, through a part of the GPU and through all of it.
+
+    The floor of data larger than the device memory that may be used is three crossings both ways at
+    once. Of data that fits it is one way and then the other, as no result is known before all of
+    the input has arrived.
+    """
+    nbytes = bench.size(4 * GIB)
+    for ndim, kind, dtype in FILTERED:
+        for budget in (bench.budget, None):
+            label = f"{ndim}D, {dtype}, " + ("fits" if budget is None else f"{budget // MIB} MiB")
+            if bench.results.lacks("filters", label):
+                figures = filtered(bench, GpuFilter(ndim, kind, dtype, budget), nbytes)
+                floor = 3 * nbytes / bench.duplex
+                if budget is None:
+                    floor = nbytes / bench.up + nbytes / bench.down
+                of_floor = floor / figures["one plan"]
+                bench.results.add("filters", label, **figures, floor=floor, of_floor=of_floor)
+
+
+@dataclass(frozen=True)
+class GpuFilter:
+    """A filter of data in host memory.
+
+    Attributes
+    ----------
+    ndim : int
+        Number of dimensions.
+    kind, dtype : str
+        Kind of the forward transform, and data type.
+    budget : int or None
+        Bytes of the GPU that may be used; None for all.
+    """
+
+    ndim: int
+    kind: str
+    dtype: str
+    budget: int | None
+
+
+def filtered(bench: Bench, array: GpuFilter, nbytes: int) -> dict[str, Any]:
+    """Return the seconds of a filter by one plan and by two, in turns, and a check."""
+    budget = array.budget
+    data = GpuData.of(nbytes, bench.size(256 * MIB), True, budget or 0)
+    problem = replace(data.whole(array.ndim, array.dtype), kind=array.kind)
+    fill_memory(data.memory, problem.dtype)
+    x = data.array(problem.shape, problem.dtype)
+    options = {"device": "gpu", "device_memory_limit": budget}
+    one_plan = signal.fourier_filter(x, operators.cosines, **options)
+    two_plans = operators.two_plans(problem, x, **options)
+    whole_array = data.whole_array(problem)
+    with device_held(budget) if budget else contextlib.nullcontext():
+        checks = [operators.check(whole_array, y.persist()) for y in (one_plan, two_plans)]
+        works = {"one plan": one_plan.persist, "two plans": two_plans.persist}
+        times = alternate(works, bench.args.repeat)
+    return {
+        "rounds": report(one_plan).runs[0].plan.notation,
+        "crossings": round(report(one_plan).runs[0].passes, 2),
+        **{name: statistics.median(seconds) for name, seconds in times.items()},
+        "gain": core.ratio(times["two plans"], times["one plan"]),
+        **core.outcome(worst(checks)),
+    }
+
+
 # --- hybrid -----------------------------------------------------------------------------------
 
 
@@ -516,6 +596,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "in_place": in_place,
     "fits": fits,
     "peak": peak,
+    "filters": filters,
     "hybrid": hybrid,
     "by_hand": by_hand,
 }

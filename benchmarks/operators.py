@@ -40,11 +40,11 @@ def cosines(*frequencies: np.ndarray) -> Any:
 
 
 def frequencies_of(problem: Problem) -> list[np.ndarray]:
-    """Return the frequencies along each axis, with half of the last one."""
+    """Return the frequencies along each axis, for real transforms half of the last one."""
     arrays = []
-    last = len(problem.shape) - 1
+    halved = len(problem.shape) - 1 if problem.kind != "fftn" else None
     for axis, n in enumerate(problem.shape):
-        frequencies = np.fft.rfftfreq(n) if axis == last else np.fft.fftfreq(n)
+        frequencies = np.fft.rfftfreq(n) if axis == halved else np.fft.fftfreq(n)
         shape = [1] * len(problem.shape)
         shape[axis] = -1
         arrays.append(frequencies.reshape(shape))
@@ -58,10 +58,19 @@ def by_one_plan(problem: Problem, x: np.ndarray, blocks: da.Array) -> Any:
 
 def by_two_plans(problem: Problem, x: np.ndarray, blocks: da.Array) -> Any:
     """Filter by a forward plan, a product in blocks, and an inverse plan."""
-    spectrum = fft.rfftn(blocks)
+    return two_plans(problem, blocks).persist()
+
+
+def two_plans(problem: Problem, blocks: da.Array, **options: Any) -> da.Array:
+    """Return the lazy filter with the product between a forward plan and an inverse plan."""
+    axes = range(blocks.ndim)
+    forward, inverse = (fft.rfftn, fft.irfftn)
+    if problem.kind == "fftn":
+        forward, inverse = (fft.fftn, fft.ifftn)
+    spectrum = forward(blocks, axes=axes, **options)
     factor = cosines(*(lazy_frequencies(f, spectrum.chunks) for f in frequencies_of(problem)))
-    product = spectrum * factor.astype(x.dtype)
-    return fft.irfftn(product, s=problem.shape, axes=range(x.ndim)).persist()
+    product = spectrum * factor.astype(blocks.real.dtype)
+    return inverse(product, s=problem.shape, axes=axes, **options)
 
 
 def by_scipy(problem: Problem, x: np.ndarray, blocks: da.Array) -> Any:
@@ -85,14 +94,14 @@ CONTESTANTS: dict[str, Callable[[Problem, np.ndarray, da.Array], Any]] = {
 }
 
 
-def neighbours(x: np.ndarray, place: tuple[int, ...]) -> float:
+def neighbours(x: np.ndarray, place: tuple[int, ...]) -> complex:
     """Return the sum of the periodic neighbours of an element."""
-    total = 0.0
+    total = 0j
     for axis, n in enumerate(x.shape):
         for shift in (-1, 1):
             other = list(place)
             other[axis] = (place[axis] + shift) % n
-            total += float(x[tuple(other)])
+            total += complex(x[tuple(other)])
     return total
 
 
@@ -103,7 +112,7 @@ def check(x: np.ndarray, result: Any) -> dict[str, Any]:
     errors = []
     for _ in range(SAMPLES):
         place = tuple(int(rng.integers(n)) for n in x.shape)
-        errors.append(abs(float(values[place]) - neighbours(x, place)))
+        errors.append(abs(complex(values[place]) - neighbours(x, place)))
     tolerance = 64 * float(np.finfo(x.dtype).eps) * math.log2(x.size)
     return {"samples": max(errors), "tolerance": tolerance, "ok": max(errors) <= tolerance}
 

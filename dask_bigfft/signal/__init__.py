@@ -5,8 +5,10 @@ Functions that exist in `scipy.signal` have the same names and arguments. The mo
     arguments, transforms (forward and inverse; frequencies of the places of a spectrum)
     convolution (by spectra) -> kernel_spectrum (of a short array); overlap (block by block)
     filters -> transfer (functions of frequencies, arrays); differentiation
+    passbands (filters by name); sampling (analytic signals, shifts, other rates)
+    holes (convolution without missing values, filling of gaps)
     spectra (power, cross, radial)
-    segments (Welch's averages) -> segment_plan (blocks, memory); segment_tasks
+    segments (Welch's averages) -> segment_plan (blocks, memory); segment_tasks; ratios
     short_time (spectra of slices, and back) -> short_time_tasks
     chirp_z (spectra at any points of a circle or a spiral)
 """
@@ -16,6 +18,10 @@ from dask_bigfft.signal import (
     convolution,
     differentiation,
     filters,
+    holes,
+    passbands,
+    ratios,
+    sampling,
     segments,
     short_time,
     spectra,
@@ -24,6 +30,10 @@ from dask_bigfft.signal.chirp_z import *  # noqa: F403
 from dask_bigfft.signal.convolution import *  # noqa: F403
 from dask_bigfft.signal.differentiation import *  # noqa: F403
 from dask_bigfft.signal.filters import *  # noqa: F403
+from dask_bigfft.signal.holes import *  # noqa: F403
+from dask_bigfft.signal.passbands import *  # noqa: F403
+from dask_bigfft.signal.ratios import *  # noqa: F403
+from dask_bigfft.signal.sampling import *  # noqa: F403
 from dask_bigfft.signal.segments import *  # noqa: F403
 from dask_bigfft.signal.short_time import *  # noqa: F403
 from dask_bigfft.signal.spectra import *  # noqa: F403
@@ -33,6 +43,10 @@ __all__ = [
     *convolution.__all__,
     *differentiation.__all__,
     *filters.__all__,
+    *holes.__all__,
+    *passbands.__all__,
+    *ratios.__all__,
+    *sampling.__all__,
     *segments.__all__,
     *short_time.__all__,
     *spectra.__all__,

@@ -13,14 +13,20 @@ it. The window therefore also determines the padding of both inputs.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Any, Literal, SupportsIndex, cast, get_args
 
 import dask.array as da
 import scipy.fft
 
 from dask_bigfft import config
-from dask_bigfft.api.arguments import Options, parse_array, parse_limit, parse_options
-from dask_bigfft.errors import parse_choice, raise_invalid
+from dask_bigfft.api.arguments import (
+    Options,
+    parse_array,
+    parse_chunks,
+    parse_limit,
+    parse_options,
+)
+from dask_bigfft.errors import ArgumentTypeError, parse_choice, raise_invalid
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.request import DeviceChoice
 from dask_bigfft.transforms.factors import smooth_length
@@ -288,6 +294,37 @@ def parse_pair(x: Any, y: Any) -> tuple[da.Array, da.Array]:
     if first.shape != second.shape:
         raise_invalid("y", f"shape {second.shape}", f"the shape of x: {first.shape}")
     return first, second
+
+
+def in_chunks(a: da.Array, chunks: Any) -> da.Array:
+    """Return an array in the chunks that a caller asks for, unchanged for None."""
+    if chunks is None:
+        return a
+    cuts = parse_chunks(
+        chunks,
+        a.chunks,
+        a.shape,
+        a.dtype,
+    )
+    return a if cuts is None else cast("da.Array", a.rechunk(cuts))
+
+
+def parse_mask(mask: Any, array: da.Array) -> da.Array | None:
+    """Return a mask in the chunks of an array, True where values are missing; None for None."""
+    if mask is None:
+        return None
+    try:
+        missing = da.asanyarray(mask)
+    except (AttributeError, TypeError, ValueError):
+        raise_invalid("mask", mask, "an array or None", kind=ArgumentTypeError)
+    if missing.dtype.kind not in "biu":
+        allowed = "an array of booleans, True where values are missing"
+        raise_invalid("mask", f"dtype {missing.dtype}", allowed, kind=ArgumentTypeError)
+    try:
+        missing = da.broadcast_to(missing, array.shape)
+    except ValueError:
+        raise_invalid("mask", f"shape {missing.shape}", f"the shape of x: {array.shape}")
+    return cast("da.Array", missing.astype(bool).rechunk(array.chunks))
 
 
 def without_empty(a: da.Array) -> da.Array:

@@ -4,12 +4,15 @@ A derivative multiplies the spectrum by 2j*pi*f for frequency f.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import dask.array as da
 import numpy as np
 
+from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.arrays import Array
+from dask_bigfft.errors import parse_count
 from dask_bigfft.signal.arguments import (
     Axes,
     SignalOptions,
@@ -17,8 +20,9 @@ from dask_bigfft.signal.arguments import (
 )
 from dask_bigfft.signal.filters import Filter, Spacing, filtered, parse_samples
 from dask_bigfft.signal.transfer import TransferFunction
+from dask_bigfft.transforms.spec import parse_axes
 
-__all__ = ["gradient", "laplacian", "poisson"]
+__all__ = ["derivative", "gradient", "laplacian", "poisson"]
 
 
 def _filtered(
@@ -56,6 +60,24 @@ def _filtered(
 def _derivative(f: Array) -> Any:
     """Return the factor 2j*pi*f of one axis."""
     return 2j * np.pi * f
+
+
+@dataclass(frozen=True)
+class PowerOfDerivative:
+    """Factor of the derivative of some order.
+
+    Parameters
+    ----------
+    order : int
+        Order of the derivative.
+    """
+
+    order: int
+
+    def __call__(self, frequency: Array) -> Array:
+        """Return the factor at some frequencies."""
+        factor: Array = _derivative(frequency) ** self.order
+        return factor
 
 
 def _laplace(*frequencies: Array) -> Any:
@@ -121,6 +143,63 @@ def gradient(
     )
     single = axes is not None and np.ndim(axes) == 0  # type: ignore[arg-type]
     return derivatives[0] if single else derivatives
+
+
+def derivative(
+    x: Any,
+    axis: int = -1,
+    order: int = 1,
+    *,
+    d: float = 1.0,
+    **options: Unpack[SignalOptions],
+) -> da.Array:
+    """Return the derivative of some order of a periodic array along one axis.
+
+    Parameters
+    ----------
+    x : dask array or array-like
+        Samples of one period along the axis, without the end point; only read.
+    axis : int
+        The axis.
+    order : int
+        Order of the derivative, at least 1.
+    d : float
+        Distance of two samples.
+    **options
+        See `gradient`.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy, of single precision for single-precision `x`. A NaN makes its line NaN. For odd orders
+        the derivative at frequency N/2, which is not determined by the samples, is set to 0.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+
+    Examples
+    --------
+    >>> t = np.arange(8) / 8
+    >>> derivative(np.cos(2 * np.pi * t), order=2, d=1 / 8).compute().round(3)[0]
+    np.float64(-39.478)
+    """
+    array = parse_array(x, "fft")
+    along = parse_axes("axis", (axis,), array.ndim)
+    array, _, spacing = parse_samples(
+        array,
+        along,
+        d,
+        options,
+    )
+    return _filtered(
+        array,
+        along,
+        spacing,
+        PowerOfDerivative(parse_count("order", order, 1, 64)),
+        options,
+    )
 
 
 def laplacian(

@@ -21,13 +21,14 @@ import dask.array as da
 import numpy as np
 import scipy.signal
 
-from dask_bigfft.api.arguments import parse_array, parse_chunks
+from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import by_block
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, parse_choice, parse_count, raise_invalid
 from dask_bigfft.kernels.views import empty_like, is_on_gpu
 from dask_bigfft.signal.arguments import (
     SignalOptions,
+    in_chunks,
     long_enough,
     parse_pair,
     parse_signal_options,
@@ -408,19 +409,6 @@ def _by_block(
     order[axis] = ndim
     order[ndim] = axis
     return without_empty(spectra.transpose(order))
-
-
-def in_chunks(a: da.Array, chunks: Any) -> da.Array:
-    """Return an array in the chunks that a caller asks for, unchanged for None."""
-    if chunks is None:
-        return a
-    cuts = parse_chunks(
-        chunks,
-        a.chunks,
-        a.shape,
-        a.dtype,
-    )
-    return a if cuts is None else cast("da.Array", a.rechunk(cuts))
 
 
 def stft(

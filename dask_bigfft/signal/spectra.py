@@ -18,7 +18,14 @@ from dask_bigfft.api.calls import applied, by_block
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_as, parse_choice, parse_flag, raise_invalid
 from dask_bigfft.gpu.on_gpu import on_own_gpu
-from dask_bigfft.signal.arguments import Axes, SignalOptions, nonempty, parse_pair
+from dask_bigfft.signal.arguments import (
+    Axes,
+    SignalOptions,
+    nonempty,
+    parse_mask,
+    parse_pair,
+    several_axes,
+)
 from dask_bigfft.signal.filters import Spacing, parse_samples
 from dask_bigfft.signal.transforms import (
     ProductPhase,
@@ -110,6 +117,7 @@ def power_spectrum(
     d: Spacing = 1.0,
     scaling: Scaling = "density",
     onesided: bool = True,
+    mask: Any = None,
     **options: Unpack[SignalOptions],
 ) -> da.Array:
     """Return the power spectrum of an array.
@@ -127,6 +135,11 @@ def power_spectrum(
         or power: the sum is the mean square.
     onesided : bool
         True to include the power of the missing half of the spectrum of real input.
+    mask : array-like, optional
+        Booleans that broadcast against `x`, True where values are missing. They count as 0, and the
+        spectrum is divided by the part of the values along the axes that are known: its sum is
+        their mean square. The spectrum is still convolved with that of the mask, so that sharp
+        lines have side lobes. Where no value is known it is NaN.
     **options
         `chunks` of the result, `memory_limit`, `kernel`, `device`, `device_memory_limit`, `verify`
         and `planner`, as transforms in `fft` take them.
@@ -152,14 +165,54 @@ def power_spectrum(
     >>> power_spectrum([1.0, -1.0, 1.0, -1.0], scaling="spectrum").compute()
     array([0., 0., 1.])
     """
-    return _spectrum(
-        (parse_array(x, "fft"),),
+    array = parse_array(x, "fft")
+    if mask is None:
+        return _spectrum(
+            (array,),
+            axes,
+            d,
+            scaling,
+            onesided,
+            options,
+        )
+    missing: Any = parse_mask(mask, array)
+    known = by_block(
+        _zero_where_missing,
+        array,
+        missing,
+        dtype=array.dtype,
+    )
+    power = _spectrum(
+        (known,),
         axes,
         d,
         scaling,
         onesided,
         options,
     )
+    along = several_axes(axes, array.ndim)
+    share: Any = (~missing).mean(axis=along, keepdims=True)
+    cuts = {axis: cut for axis, cut in enumerate(power.chunks) if axis not in along}
+    return by_block(
+        _divided_by_share,
+        power,
+        share.rechunk({**cuts, **dict.fromkeys(along, 1)}),
+        dtype=power.dtype,
+    )
+
+
+@on_own_gpu
+def _zero_where_missing(block: Array, missing: Array) -> Array:
+    """Return a block with 0 where values are missing."""
+    return np.where(missing, block.dtype.type(0), block)
+
+
+@on_own_gpu
+def _divided_by_share(power: Array, share: Array) -> Array:
+    """Return a power divided by the part of the values that are known."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        divided: Array = power / share.astype(power.dtype)
+    return divided
 
 
 def cross_spectrum(

@@ -22,14 +22,16 @@ except ImportError as error:
     text = "dask_bigfft.xarray needs xarray: pip install 'dask-bigfft[xarray]'"
     raise ImportError(text) from error
 
-from dask_bigfft.xarray import accessor, functions, short_time, spectra
+from dask_bigfft.xarray import accessor, filters, functions, short_time, spectra
 from dask_bigfft.xarray.accessor import *  # noqa: F403
+from dask_bigfft.xarray.filters import *  # noqa: F403
 from dask_bigfft.xarray.functions import *  # noqa: F403
 from dask_bigfft.xarray.short_time import *  # noqa: F403
 from dask_bigfft.xarray.spectra import *  # noqa: F403
 
 __all__ = [
     *accessor.__all__,
+    *filters.__all__,
     *functions.__all__,
     *short_time.__all__,
     *spectra.__all__,

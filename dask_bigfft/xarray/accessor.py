@@ -6,7 +6,7 @@ from typing import Any
 
 import xarray as xr
 
-from dask_bigfft.xarray import functions, short_time, spectra
+from dask_bigfft.xarray import filters, functions, short_time, spectra
 
 __all__ = ["Accessor"]
 
@@ -30,6 +30,6 @@ class Accessor:
         self._array = array
 
 
-for _module in (functions, spectra, short_time):
+for _module in (filters, functions, short_time, spectra):
     for _name in _module.__all__:
         setattr(Accessor, _name, _method(vars(_module)[_name]))

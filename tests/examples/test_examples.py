@@ -22,6 +22,8 @@ SCRIPTS = [
     ("transposed_order", ["--n", 2**22], [r"3 \+ 3 exchanges", r"2 \+ 2 exchanges"]),
     ("convolution", ["--n", 2**16, *PICTURE], ["in 16 chunks"]),
     ("spectra", ["--n", 256, *PICTURE], ["50.0 Hz is in the record"]),
+    ("holes", PICTURE, ["30% missing"]),
+    ("filters", ["--n", 200, *PICTURE], [r"slope in \(m\)/\(m\)"]),
     ("spectrogram", ["--n", 20000, *PICTURE], ["317.25 Hz is in the record"]),
     ("demo", ["--gib", 0.002, "--n", 2**18, *FOLDER, *PICTURE], ["the resumed run"]),
     ("compare_1d", ["--n", 2**14, "--repetitions", 2, "--json", "out"], [r"(\| `.*\s+){3}"]),

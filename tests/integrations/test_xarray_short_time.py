@@ -16,21 +16,53 @@ def record(chunks=None, **changed):
     """Return a field whose second dimension is sampled at 2 per km."""
     coords = {"y": np.arange(3), "x": ("x", 5 + 0.5 * np.arange(200), {"units": "km"}), **changed}
     values = np.random.default_rng(3).standard_normal((3, 200))
-    array = xr.DataArray(values, coords, ("y", "x"), "T", attrs={"units": "K", "note": "made up"})
+    array = xr.DataArray(
+        values,
+        coords,
+        ("y", "x"),
+        "T",
+        attrs={"units": "K", "note": "made up"},
+    )
     return array if chunks is None else array.chunk(chunks)
 
 
 @pytest.mark.parametrize("chunks", [None, {"x": 33, "y": 2}])
 def test_spectra_have_frequencies_and_places(chunks):
     a = record(chunks)
-    spectra = a.bigfft.stft("x", p0=0, k_offset=2, **WINDOW)
-    transform = scipy.signal.ShortTimeFFT(WIN.copy(), 6, 2.0)
-    expected = transform.stft(a.values, p0=0, k_offset=2, axis=1)
+    spectra = a.bigfft.stft(
+        "x",
+        p0=0,
+        k_offset=2,
+        **WINDOW,
+    )
+    transform = scipy.signal.ShortTimeFFT(
+        WIN.copy(),
+        6,
+        2.0,
+    )
+    expected = transform.stft(
+        a.values,
+        p0=0,
+        k_offset=2,
+        axis=1,
+    )
     assert spectra.dims == ("y", "freq_x", "x")
     assert (spectra.chunks is None) == (chunks is None)
-    np.testing.assert_allclose(spectra.values, expected, atol=1e-12)
+    np.testing.assert_allclose(
+        spectra.values,
+        expected,
+        atol=1e-12,
+    )
     np.testing.assert_allclose(spectra.freq_x, transform.f)
-    np.testing.assert_allclose(spectra.x, 5 + transform.t(200, p0=0, k_offset=2))
+    np.testing.assert_allclose(
+        spectra.x,
+        5
+        + transform.t(
+            200,
+            p0=0,
+            k_offset=2,
+        ),
+    )
     assert (spectra.freq_x.units, spectra.x.units) == ("1/km", "km")
     assert (spectra.name, spectra.units, spectra.note) == ("T", "K", "made up")
     np.testing.assert_array_equal(spectra.y, a.y)
@@ -38,11 +70,28 @@ def test_spectra_have_frequencies_and_places(chunks):
 
 def test_a_spectrogram_has_units():
     a = record({"x": 33})
-    density = bx.spectrogram(a, "x", scale_to="psd", **WINDOW)
+    density = bx.spectrogram(
+        a,
+        "x",
+        scale_to="psd",
+        **WINDOW,
+    )
     assert density.units == "(K)^2/(1/km)"
     assert a.bigfft.spectrogram("x", **WINDOW).units == "(K)^2"
-    assert "units" not in a.bigfft.stft("x", scale_to="psd", **WINDOW).attrs
-    transform = scipy.signal.ShortTimeFFT(WIN.copy(), 6, 2.0, scale_to="psd")
+    assert (
+        "units"
+        not in a.bigfft.stft(
+            "x",
+            scale_to="psd",
+            **WINDOW,
+        ).attrs
+    )
+    transform = scipy.signal.ShortTimeFFT(
+        WIN.copy(),
+        6,
+        2.0,
+        scale_to="psd",
+    )
     np.testing.assert_allclose(density, transform.spectrogram(record().values, axis=1))
 
 
@@ -59,7 +108,11 @@ PLACES = {
 def test_the_inverse_restores_coordinates(kind, chunks):
     a = record(chunks, x=PLACES[kind])
     back = a.bigfft.stft("x", **WINDOW).bigfft.istft(**WINDOW)
-    np.testing.assert_allclose(back.values, a.values, atol=1e-12)
+    np.testing.assert_allclose(
+        back.values,
+        a.values,
+        atol=1e-12,
+    )
     xr.testing.assert_identical(back.x.variable, a.x.variable)
     assert (back.dims, back.name, back.attrs) == (a.dims, a.name, a.attrs)
 
@@ -80,7 +133,11 @@ def test_a_dimension_without_a_coordinate():
     np.testing.assert_array_equal(np.diff(spectra.x), 6)
     back = spectra.bigfft.istft(**WINDOW)
     assert "x" not in back.coords
-    np.testing.assert_allclose(back.values, a.values, atol=1e-12)
+    np.testing.assert_allclose(
+        back.values,
+        a.values,
+        atol=1e-12,
+    )
 
 
 def test_datasets():
@@ -89,7 +146,11 @@ def test_datasets():
     spectra = fields.bigfft.stft("x", **WINDOW)
     assert spectra.T.dims == ("y", "freq_x", "x")
     back = spectra.bigfft.istft(**WINDOW)
-    np.testing.assert_allclose(back.S, fields.S, atol=1e-12)
+    np.testing.assert_allclose(
+        back.S,
+        fields.S,
+        atol=1e-12,
+    )
     xr.testing.assert_identical(back.of_y, fields.of_y)
     assert set(fields.bigfft.spectrogram("x", **WINDOW)) == {"T", "S", "of_y"}
 
@@ -97,14 +158,38 @@ def test_datasets():
 @pytest.mark.parametrize(
     ("changed", "kind", "named"),
     [
-        ({"dim": ["x", "y"]}, ArgumentError, "dim"),
-        ({"dim": "z"}, ArgumentError, "dim"),
-        ({"hops": 3}, ArgumentTypeError, "hops"),
-        ({"win": "hann"}, ArgumentTypeError, "win"),
-        ({"fs": 3}, ArgumentTypeError, "fs"),
+        (
+            {"dim": ["x", "y"]},
+            ArgumentError,
+            "dim",
+        ),
+        (
+            {"dim": "z"},
+            ArgumentError,
+            "dim",
+        ),
+        (
+            {"hops": 3},
+            ArgumentTypeError,
+            "hops",
+        ),
+        (
+            {"win": "hann"},
+            ArgumentTypeError,
+            "win",
+        ),
+        (
+            {"fs": 3},
+            ArgumentTypeError,
+            "fs",
+        ),
     ],
 )
-def test_wrong_arguments_are_named(changed, kind, named):
+def test_wrong_arguments_are_named(
+    changed,
+    kind,
+    named,
+):
     with pytest.raises(kind, match=named):
         bx.stft(record(), **{"dim": "x", **WINDOW, **changed})
 

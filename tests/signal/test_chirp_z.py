@@ -30,17 +30,34 @@ def records(draw):
     shape = [draw(st.integers(1, 3)) for _ in range(ndim)]
     shape[axis] = draw(st.sampled_from([1, 2, 3, 16, 31, 60, 97]))
     dtype = draw(st.sampled_from(DTYPES))
-    return random_array(shape, dtype, draw(st.integers(0, 9))), draw(chunkings(shape)), axis
+    return (
+        random_array(
+            shape,
+            dtype,
+            draw(st.integers(0, 9)),
+        ),
+        draw(chunkings(shape)),
+        axis,
+    )
 
 
-def require_close(result, expected, dtype):
+def require_close(
+    result,
+    expected,
+    dtype,
+):
     """Fail where values or the precision differ."""
     is_single = np.dtype(dtype).char in "fF"
     assert result.dtype == ("c8" if is_single else "c16")
     assert result.shape == expected.shape
     largest = np.abs(expected).max(initial=1)
     error = 2e-5 if is_single else 1e-11
-    np.testing.assert_allclose(result.compute(), expected, rtol=0, atol=error * largest)
+    np.testing.assert_allclose(
+        result.compute(),
+        expected,
+        rtol=0,
+        atol=error * largest,
+    )
 
 
 @CASES
@@ -51,9 +68,25 @@ def test_the_transform_is_that_of_scipy(data, record):
     w = data.draw(st.sampled_from([None, cmath.exp(-0.05j), 1.002 * cmath.exp(0.3j), -1 + 0j]))
     a = data.draw(st.sampled_from([1, 1j, 0.99 * cmath.exp(0.2j)]))
     wide = x.astype("c16")
-    expected = scipy.signal.czt(wide, m, w, a, axis=axis)
-    result = signal.czt(da.from_array(x, chunks), m, w, a, axis=axis)
-    require_close(result, expected, x.dtype)
+    expected = scipy.signal.czt(
+        wide,
+        m,
+        w,
+        a,
+        axis=axis,
+    )
+    result = signal.czt(
+        da.from_array(x, chunks),
+        m,
+        w,
+        a,
+        axis=axis,
+    )
+    require_close(
+        result,
+        expected,
+        x.dtype,
+    )
 
 
 @CASES
@@ -66,12 +99,31 @@ def test_a_zoom_is_that_of_scipy(data, record):
     if endpoint and x.shape[axis] == 1 and m is None:
         m = 3
     options = {"fs": data.draw(st.sampled_from([2, 10.0])), "endpoint": endpoint, "axis": axis}
-    expected = scipy.signal.zoom_fft(x.astype("c16"), fn, m, **options)
-    result = signal.zoom_fft(da.from_array(x, chunks), fn, m, **options)
-    require_close(result, expected, x.dtype)
+    expected = scipy.signal.zoom_fft(
+        x.astype("c16"),
+        fn,
+        m,
+        **options,
+    )
+    result = signal.zoom_fft(
+        da.from_array(x, chunks),
+        fn,
+        m,
+        **options,
+    )
+    require_close(
+        result,
+        expected,
+        x.dtype,
+    )
 
 
-def exact_sum(x, low, step, k):
+def exact_sum(
+    x,
+    low,
+    step,
+    k,
+):
     """The spectrum at one frequency in cycles per sample, with exact angles."""
     frequency = Fraction(low) + k * step
     turns = [float(frequency * n % 1) for n in range(len(x))]
@@ -80,13 +132,27 @@ def exact_sum(x, low, step, k):
 
 @pytest.mark.parametrize("m", [20_011, 7])
 def test_angles_are_exact_on_a_long_axis(m):
-    x = random_array((20_000,), "c16", 0)
+    x = random_array(
+        (20_000,),
+        "c16",
+        0,
+    )
     low = 0.1
     high = 0.1 + 1e-4
-    spectrum = signal.zoom_fft(da.from_array(x, chunks=3000), [low, high], m, fs=1.0).compute()
+    spectrum = signal.zoom_fft(
+        da.from_array(x, chunks=3000),
+        [low, high],
+        m,
+        fs=1.0,
+    ).compute()
     step = (Fraction(high) - Fraction(low)) / m
     for k in (0, m // 3, m - 1):
-        expected = exact_sum(x, low, step, k)
+        expected = exact_sum(
+            x,
+            low,
+            step,
+            k,
+        )
         assert abs(spectrum[k] - expected) < 1e-12 * np.abs(x).sum()
 
 
@@ -112,7 +178,11 @@ def test_the_argument_of_a_number_has_twice_the_digits(z):
 
 
 def test_a_nan_stays_in_its_line():
-    x = random_array((3, 40), "f8", 0)
+    x = random_array(
+        (3, 40),
+        "f8",
+        0,
+    )
     x[1, 5] = np.nan
     for spectrum in (
         signal.czt(da.from_array(x, chunks=(1, 7))),
@@ -123,24 +193,99 @@ def test_a_nan_stays_in_its_line():
 
 
 REFUSED = [
-    (signal.czt, {"m": 0}, ArgumentError, "`m`"),
-    (signal.czt, {"m": 2.5}, ArgumentTypeError, "`m`"),
-    (signal.czt, {"w": 0}, ArgumentError, "`w`"),
-    (signal.czt, {"w": "one"}, ArgumentTypeError, "`w`"),
-    (signal.czt, {"a": np.inf}, ArgumentError, "`a`"),
-    (signal.czt, {"axis": 1}, ArgumentError, "axis"),
-    (signal.czt, {"x": da.zeros(0)}, ArgumentError, "`x`"),
-    (signal.czt, {"workers": 1}, ArgumentTypeError, "workers"),
-    (signal.zoom_fft, {"fn": [1, 2, 3]}, ArgumentError, "fn"),
-    (signal.zoom_fft, {"fn": "low"}, ArgumentTypeError, "fn"),
-    (signal.zoom_fft, {"fn": np.nan}, ArgumentError, "fn"),
-    (signal.zoom_fft, {"fn": 1, "fs": 0}, ArgumentError, "fs"),
-    (signal.zoom_fft, {"fn": 1, "m": 1, "endpoint": True}, ArgumentError, "endpoint"),
-    (signal.zoom_fft, {"fn": 1, "endpoint": "no"}, ArgumentTypeError, "endpoint"),
+    (
+        signal.czt,
+        {"m": 0},
+        ArgumentError,
+        "`m`",
+    ),
+    (
+        signal.czt,
+        {"m": 2.5},
+        ArgumentTypeError,
+        "`m`",
+    ),
+    (
+        signal.czt,
+        {"w": 0},
+        ArgumentError,
+        "`w`",
+    ),
+    (
+        signal.czt,
+        {"w": "one"},
+        ArgumentTypeError,
+        "`w`",
+    ),
+    (
+        signal.czt,
+        {"a": np.inf},
+        ArgumentError,
+        "`a`",
+    ),
+    (
+        signal.czt,
+        {"axis": 1},
+        ArgumentError,
+        "axis",
+    ),
+    (
+        signal.czt,
+        {"x": da.zeros(0)},
+        ArgumentError,
+        "`x`",
+    ),
+    (
+        signal.czt,
+        {"workers": 1},
+        ArgumentTypeError,
+        "workers",
+    ),
+    (
+        signal.zoom_fft,
+        {"fn": [1, 2, 3]},
+        ArgumentError,
+        "fn",
+    ),
+    (
+        signal.zoom_fft,
+        {"fn": "low"},
+        ArgumentTypeError,
+        "fn",
+    ),
+    (
+        signal.zoom_fft,
+        {"fn": np.nan},
+        ArgumentError,
+        "fn",
+    ),
+    (
+        signal.zoom_fft,
+        {"fn": 1, "fs": 0},
+        ArgumentError,
+        "fs",
+    ),
+    (
+        signal.zoom_fft,
+        {"fn": 1, "m": 1, "endpoint": True},
+        ArgumentError,
+        "endpoint",
+    ),
+    (
+        signal.zoom_fft,
+        {"fn": 1, "endpoint": "no"},
+        ArgumentTypeError,
+        "endpoint",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("function", "changed", "kind", "named"), REFUSED)
-def test_wrong_arguments_are_named(function, changed, kind, named):
+def test_wrong_arguments_are_named(
+    function,
+    changed,
+    kind,
+    named,
+):
     with pytest.raises(kind, match=named):
         function(**{"x": da.zeros(20, chunks=5), **changed})

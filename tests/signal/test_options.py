@@ -41,6 +41,20 @@ BY_SPECTRA = {
     "power_spectrum": signal.power_spectrum,
     "cross_spectrum": lambda x, **options: signal.cross_spectrum(x, x + 1, **options),
     "czt": signal.czt,
+    "derivative": signal.derivative,
+    "hilbert": signal.hilbert,
+    "envelope": signal.envelope,
+    "shift": lambda x, **options: signal.shift(x, 0.5, **options),
+    "resample": lambda x, **options: signal.resample(x, 20, **options),
+    "downsample": lambda x, **options: signal.downsample(x, 2, **options),
+    "lowpass": lambda x, **options: signal.lowpass(x, 0.2, **options),
+    "highpass": lambda x, **options: signal.highpass(x, 0.2, **options),
+    "bandpass": lambda x, **options: signal.bandpass(x, (0.1, 0.2), **options),
+    "bandstop": lambda x, **options: signal.bandstop(x, (0.1, 0.2), **options),
+    "convolve_masked": lambda x, **options: signal.convolve_masked(x, KERNEL**2, x < 0, **options),
+    "fill_gaps": lambda x, **options: signal.fill_gaps(
+        x, x < -4, band=0.2, iterations=2, tolerance=0.9, **options
+    )[0],
     "zoom_fft": lambda x, **options: signal.zoom_fft(x, 0.5, **options),
     "radial_power_spectrum": lambda x, **options: signal.radial_power_spectrum(x, **options)[1],
 }
@@ -52,6 +66,10 @@ BY_BLOCK = {
     "correlate": lambda x, **options: signal.correlate(x, KERNEL, method="direct", **options),
     "welch": lambda x, **options: signal.welch(x, nperseg=8, **options)[1],
     "csd": lambda x, **options: signal.csd(x, x + 1, nperseg=8, **options)[1],
+    "coherence": lambda x, **options: signal.coherence(x, x + 1, nperseg=8, **options)[1],
+    "transfer_function": lambda x, **options: signal.transfer_function(
+        x, x + 1, nperseg=8, **options
+    )[1],
     "stft": lambda x, **options: signal.stft(x, *WINDOW, **options),
     "spectrogram": lambda x, **options: signal.spectrogram(x, *WINDOW, **options),
     "istft": lambda x, **options: signal.istft(x, *WINDOW, mfft=62, **options),

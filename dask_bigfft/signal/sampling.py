@@ -1,0 +1,503 @@
+"""Analytic signals, shifts by fractions of a sample, and other sampling rates."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack, cast
+
+import dask.array as da
+import numpy as np
+import scipy.signal
+
+from dask_bigfft import fft
+from dask_bigfft.api.arguments import inner_extras, parse_array
+from dask_bigfft.arrays import Array
+from dask_bigfft.errors import (
+    ArgumentTypeError,
+    parse_as,
+    parse_choice,
+    parse_count,
+    parse_flag,
+    raise_invalid,
+)
+from dask_bigfft.signal.arguments import (
+    Axes,
+    SignalOptions,
+    in_chunks,
+    nonempty,
+    parse_signal_options,
+    several_axes,
+    without_empty,
+)
+from dask_bigfft.signal.filters import Spacing, fourier_filter
+from dask_bigfft.signal.passbands import BoxBand
+from dask_bigfft.transforms.spec import parse_axes
+
+__all__ = ["downsample", "envelope", "hilbert", "resample", "shift"]
+
+
+# --- analytic signals -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Analytic:
+    """Transfer function that doubles positive frequencies and removes negative ones.
+
+    Parameters
+    ----------
+    length : int
+        Length N of the transform. Frequency N/2 of an even length is neither.
+    """
+
+    length: int
+
+    def __call__(self, frequency: Array) -> Array:
+        """Return 2, 0, or 1 for frequencies that have no sign, in cycles per sample."""
+        index = frequency * self.length
+        is_unpaired = index == 0
+        if self.length % 2 == 0:
+            is_unpaired = is_unpaired | (np.abs(index) > self.length / 2 - 0.5)
+        return np.where(is_unpaired, 1.0, np.where(index > 0, 2.0, 0.0))
+
+
+def hilbert(
+    x: Any,
+    N: int | None = None,
+    axis: int = -1,
+    **options: Unpack[SignalOptions],
+) -> da.Array:
+    """Return the analytic signal of a real array, whose imaginary part is the Hilbert transform.
+
+    Parameters
+    ----------
+    x : dask array or array-like
+        Real, of any chunking; only read. It is taken to be periodic.
+    N : int, optional
+        Length of the transform, for which `x` is cropped or padded with zeros.
+    axis : int
+        Axis of the samples.
+    **options
+        Keywords of `fourier_filter`.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy, complex, as `scipy.signal.hilbert` returns it; of single precision for
+        single-precision `x`. A NaN makes its line NaN.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+
+    See Also
+    --------
+    envelope : Its absolute value.
+
+    Examples
+    --------
+    >>> hilbert([1.0, 0.0, -1.0, 0.0]).compute().round(6) + 0.0
+    array([ 1.+0.j,  0.+1.j, -1.+0.j,  0.-1.j])
+    """
+    parse_signal_options(options)
+    array = parse_array(x, "fft")
+    if array.dtype.kind == "c":
+        raise_invalid("x", f"dtype {array.dtype}", "real numbers", kind=ArgumentTypeError)
+    (along,) = parse_axes("axis", (axis,), array.ndim)
+    length = array.shape[along] if N is None else parse_count("N", N, 1, 2**62)
+    nonempty(array, (along,))
+    return fourier_filter(
+        array,
+        Analytic(length),
+        along,
+        s=length,
+        real=False,
+        **options,
+    )
+
+
+def envelope(
+    x: Any,
+    axis: int = -1,
+    *,
+    squared: bool = False,
+    **options: Unpack[SignalOptions],
+) -> da.Array:
+    """Return the envelope of a real array: the absolute value of its analytic signal.
+
+    Parameters
+    ----------
+    x : dask array or array-like
+        Real, of any chunking; only read. It is taken to be periodic. Its mean is not subtracted.
+    axis : int
+        Axis of the samples.
+    squared : bool
+        True for the square of the envelope.
+    **options
+        Keywords of `fourier_filter`.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy, real, as ``abs(scipy.signal.hilbert(x))``; of single precision for single-precision
+        `x`. A NaN makes its line NaN.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+
+    Examples
+    --------
+    >>> envelope([1.0, 0.0, -1.0, 0.0]).compute().round(6)
+    array([1., 1., 1., 1.])
+    """
+    is_squared = parse_flag("squared", squared)
+    signal: Any = hilbert(x, axis=axis, **options)
+    amplitude = signal.real**2 + signal.imag**2 if is_squared else abs(signal)
+    return cast("da.Array", amplitude)
+
+
+# --- shifts ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Delay:
+    """Transfer function of a shift.
+
+    Parameters
+    ----------
+    distances : tuple of float
+        Shift along each axis.
+    """
+
+    distances: tuple[float, ...]
+
+    def __call__(self, *frequencies: Array) -> Array:
+        """Return the phase factors at some frequencies."""
+        pairs = zip(frequencies, self.distances, strict=True)
+        turns: Any = sum(frequency * distance for frequency, distance in pairs)
+        factor: Array = np.exp(-2j * np.pi * (turns % 1))
+        return factor
+
+
+def shift(
+    x: Any,
+    distance: Any,
+    axes: Axes = None,
+    *,
+    spacing: Spacing = 1.0,
+    **options: Unpack[SignalOptions],
+) -> da.Array:
+    """Return a periodic array that is shifted by any distance, also by fractions of a sample.
+
+    Parameters
+    ----------
+    x : dask array or array-like
+        Samples of one period along each of the axes, of any chunking; only read.
+    distance : float or sequence of float
+        Shift towards higher places in units of `spacing`, for all axes or for each.
+    axes : int or sequence of int, optional
+        The axes, all by default.
+    spacing : float or sequence of float
+        Distance of two samples, for all axes or for each.
+    **options
+        Keywords of `fourier_filter`.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy: values between samples are those of the trigonometric polynomial through the samples;
+        of single precision for single-precision `x`. A NaN makes its line or plane NaN.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+
+    Notes
+    -----
+    Frequency N/2 of an even length, whose sign the samples do not determine, is multiplied by the
+    cosine of its phase for real `x`. Complex `x` has it as a negative frequency.
+
+    Examples
+    --------
+    >>> shift([1.0, 2.0, 3.0, 4.0], 1).compute().round(6)
+    array([4., 1., 2., 3.])
+    """
+    parse_signal_options(options)
+    array = parse_array(x, "fft")
+    along = several_axes(axes, array.ndim)
+    allowed = "a finite number, or one for each axis"
+    distances = parse_as(
+        lambda value: np.ravel(np.asarray(value, float)),
+        "distance",
+        distance,
+        allowed,
+    )
+    if distances.size == 1:
+        distances = np.repeat(distances, len(along))
+    if distances.size != len(along) or not np.isfinite(distances).all():
+        raise_invalid("distance", distance, allowed)
+    delay = Delay(tuple(distances.tolist()))
+    return fourier_filter(array, delay, along, spacing=spacing, **options)
+
+
+# --- sampling rates -------------------------------------------------------------------------
+
+
+def _parse_spectral_window(window: Any, n: int) -> Array | None:
+    """Return the factors of all frequencies, in the order of the FFT."""
+    if window is None:
+        return None
+    allowed = f"a window of scipy.signal.get_window, {n} factors, or a function of frequencies"
+    if callable(window):
+        factors = np.asarray(window(np.fft.fftfreq(n)))
+    elif hasattr(window, "shape"):
+        factors = np.asarray(window)
+    else:
+        try:
+            factors = np.fft.fftshift(scipy.signal.get_window(window, n))
+        except (ValueError, TypeError):
+            raise_invalid("window", window, allowed)
+    if factors.shape != (n,) or factors.dtype.kind not in "biufc":
+        raise_invalid("window", window, allowed)
+    return factors
+
+
+def _times_factors(spectrum: da.Array, factors: Array, axis: int) -> da.Array:
+    """Return a spectrum times factors along an axis."""
+    shape = [1] * spectrum.ndim
+    shape[axis] = -1
+    is_complex = factors.dtype.kind == "c"
+    values = factors.astype(spectrum.dtype if is_complex else spectrum.real.dtype)
+    chunks = [1] * spectrum.ndim
+    chunks[axis] = spectrum.chunks[axis]
+    product: da.Array = spectrum * da.from_array(values.reshape(shape), chunks=tuple(chunks))
+    return product
+
+
+def _scaled_at(
+    spectrum: da.Array,
+    axis: int,
+    place: int,
+    factor: float,
+) -> da.Array:
+    """Return a spectrum times a factor at one frequency."""
+    factors = np.ones(spectrum.shape[axis])
+    factors[place] = factor
+    return _times_factors(spectrum, factors, axis)
+
+
+def _resampled_real(
+    array: da.Array,
+    axis: int,
+    num: int,
+    window: Array | None,
+    options: SignalOptions,
+) -> da.Array:
+    """Return real samples at another rate."""
+    n = array.shape[axis]
+    spectrum = fft.rfft(array, axis=axis, **inner_extras(options))
+    if window is not None:
+        mirrored = np.roll(window[::-1], 1)
+        mean = (window + mirrored) / 2
+        spectrum = _times_factors(spectrum, mean[: n // 2 + 1], axis)
+    least = min(num, n)
+    inner = (*(slice(None),) * axis, slice(least // 2 + 1))
+    cropped = spectrum[inner]
+    if least % 2 == 0 and num != n:
+        cropped = _scaled_at(cropped, axis, least // 2, 2 if num < n else 0.5)
+    extras = inner_extras(options, chunks=options.get("chunks"))
+    return fft.irfft(cropped, num, axis, **extras)
+
+
+def _resampled_spectrum(
+    spectrum: da.Array,
+    axis: int,
+    num: int,
+    options: SignalOptions,
+) -> da.Array:
+    """Return complex samples at another rate, from a whole spectrum."""
+    n = spectrum.shape[axis]
+    least = min(num, n)
+    before = (slice(None),) * axis
+    positive = spectrum[(*before, slice((least + 1) // 2))]
+    negative = spectrum[(*before, slice(n - (least - 1) // 2, n))]
+    parts = [positive]
+    has_highest = least % 2 == 0
+    if has_highest:
+        highest = spectrum[(*before, slice(least // 2, least // 2 + 1))]
+        if num < n:
+            highest = highest + spectrum[(*before, slice(n - least // 2, n - least // 2 + 1))]
+        if num > n:
+            highest = highest / 2
+        parts.append(highest)
+    zeros = num - least
+    if has_highest and num > n:
+        zeros -= 1
+    if zeros > 0:
+        shape = list(spectrum.shape)
+        shape[axis] = zeros
+        parts.append(da.zeros_like(spectrum, shape=tuple(shape), chunks="auto"))
+    if has_highest and num > n:
+        parts.append(parts[1])
+    parts.append(negative)
+    whole = da.concatenate([part for part in parts if part.shape[axis]], axis=axis)
+    extras = inner_extras(options, chunks=options.get("chunks"))
+    return fft.ifft(whole, num, axis, **extras)
+
+
+def resample(
+    x: Any,
+    num: int,
+    t: Any = None,
+    axis: int = 0,
+    window: Any = None,
+    domain: Literal["time", "freq"] = "time",
+    **options: Unpack[SignalOptions],
+) -> Any:
+    """Return a periodic array at another sampling rate, by cropping or padding its spectrum.
+
+    Parameters
+    ----------
+    x : dask array or array-like
+        Samples of one period, or their spectrum in natural order, of any chunking; only read.
+    num : int
+        Number of samples of the result.
+    t : array-like, optional
+        Two or more evenly spaced positions of the samples; those of the result are then returned.
+    axis : int
+        Axis of the samples.
+    window : str, tuple, callable or array-like, optional
+        Factors of the frequencies, as `scipy.signal.resample` takes them.
+    domain : {"time", "freq"}
+        The domain of `x`. Samples of a spectrum are complex.
+    **options
+        `chunks` of the result, `memory_limit`, `kernel`, `device`, `device_memory_limit`, `verify`
+        and `planner`, as transforms in `fft` take them, for each of the transforms.
+
+    Returns
+    -------
+    dask.array.Array, or a dask.array.Array and an ndarray
+        Lazy, as `scipy.signal.resample` returns it; of single precision for single-precision `x`. A
+        NaN makes its line NaN. With `t`, also the positions of the samples.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+
+    See Also
+    --------
+    downsample : Each q-th sample without aliases.
+
+    Examples
+    --------
+    >>> resample(np.cos(np.arange(4) * np.pi / 2), 8).compute().round(3) + 0.0
+    array([ 1.   ,  0.707,  0.   , -0.707, -1.   , -0.707,  0.   ,  0.707])
+    """
+    parse_signal_options(options)
+    parse_choice("domain", domain, "time", "freq")
+    array = without_empty(parse_array(x, "fft"))
+    (along,) = parse_axes("axis", (axis,), array.ndim)
+    (n,) = nonempty(array, (along,))
+    count = parse_count("num", num, 1, 2**62)
+    factors = _parse_spectral_window(window, n)
+    if domain == "time" and array.dtype.kind != "c":
+        samples = _resampled_real(
+            array,
+            along,
+            count,
+            factors,
+            options,
+        )
+    else:
+        spectrum = array
+        if domain == "time":
+            spectrum = fft.fft(array, axis=along, **inner_extras(options))
+        if factors is not None:
+            spectrum = _times_factors(spectrum, factors, along)
+        samples = _resampled_spectrum(
+            spectrum,
+            along,
+            count,
+            options,
+        )
+    scaled: Any = samples * samples.real.dtype.type(count / n)
+    if t is None:
+        return scaled
+    allowed = "two or more positions of samples"
+    positions = parse_as(lambda values: np.asarray(values, float), "t", t, allowed)
+    if positions.ndim != 1 or positions.size < 2:
+        raise_invalid("t", t, allowed)
+    step = (positions[1] - positions[0]) * (n / count)
+    return scaled, positions[0] + step * np.arange(count)
+
+
+def downsample(
+    x: Any,
+    factor: Any,
+    axes: Axes = None,
+    **options: Unpack[SignalOptions],
+) -> da.Array:
+    """Return every q-th sample of a periodic array, without aliases of higher frequencies.
+
+    Parameters
+    ----------
+    x : dask array or array-like
+        Of any chunking; only read.
+    factor : int or sequence of int
+        The number q, for all axes or for each.
+    axes : int or sequence of int, optional
+        The axes, all by default.
+    **options
+        Keywords of `fourier_filter`; `chunks` are those of the result.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy, with n / q samples rounded up along each axis; the first one is the first of `x`
+        without the frequencies above half of the new rate. Of single precision for single-precision
+        `x`. A NaN makes its line or plane NaN.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+
+    Notes
+    -----
+    For a length that q divides this is `resample`. Half of the new rate is a frequency that the
+    result has: its two signs add up.
+
+    Examples
+    --------
+    >>> downsample([1.0, -1.0, 1.0, -1.0], 2).compute().round(6) + 0.0
+    array([0., 0.])
+    """
+    parse_signal_options(options)
+    array = without_empty(parse_array(x, "fft"))
+    along = several_axes(axes, array.ndim)
+    allowed = "a whole number of at least 1, or one for each axis"
+    try:
+        factors = list(factor)
+    except TypeError:
+        factors = [factor] * len(along)
+    if len(factors) != len(along):
+        raise_invalid("factor", factor, allowed)
+    counts = [parse_count("factor", count, 1, 2**62) for count in factors]
+    reduced = [(axis, count) for axis, count in zip(along, counts, strict=True) if count > 1]
+    if not reduced:
+        return array
+    limits = tuple(0.5 / count for _, count in reduced)
+    inner: Any = {**options, "chunks": None}
+    filtered = fourier_filter(
+        array,
+        BoxBand(limits),
+        [axis for axis, _ in reduced],
+        **inner,
+    )
+    index = [slice(None)] * array.ndim
+    for axis, count in reduced:
+        index[axis] = slice(None, None, count)
+    samples = filtered[tuple(index)]
+    return in_chunks(samples, options.get("chunks"))

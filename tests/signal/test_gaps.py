@@ -1,0 +1,245 @@
+"""Filling of gaps against the iteration in NumPy, and its forecast against eigenvalues."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from dask_bigfft import signal
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.testing.strategies import chunkings, random_array
+
+pytestmark = pytest.mark.usefixtures("small")
+
+CASES = settings(max_examples=100, phases=[Phase.generate])
+
+
+def band_limited(
+    shape,
+    highest,
+    dtype,
+):
+    """Return an array of a few waves of up to `highest` periods along each axis."""
+    spectrum = np.zeros(shape, complex)
+    corner = tuple(slice(highest + 1) for _ in shape)
+    spectrum[corner] = random_array(
+        spectrum[corner].shape,
+        "c16",
+        4,
+    )
+    x = np.fft.ifftn(spectrum)
+    return (x if np.dtype(dtype).kind == "c" else x.real).astype(dtype)
+
+
+def iterated(
+    x,
+    mask,
+    limits,
+    count,
+):
+    """Return what some iterations of Papoulis and Gerchberg make of an array, and their changes."""
+    keeps = True
+    for axis, limit in enumerate(limits):
+        shape = [1] * x.ndim
+        shape[axis] = -1
+        keeps = keeps & (np.abs(np.fft.fftfreq(x.shape[axis])) <= limit).reshape(shape)
+    known = np.where(
+        mask,
+        0,
+        x,
+    )
+    filled = known
+    changes = []
+    for _ in range(count):
+        limited = np.fft.ifftn(np.fft.fftn(filled) * keeps)
+        limited = limited if x.dtype.kind == "c" else limited.real
+        better = np.where(
+            mask,
+            limited,
+            known,
+        )
+        size = np.linalg.norm(better[mask]) or 1
+        changes.append(np.linalg.norm(better - filled) / size)
+        filled = better
+    return filled, changes
+
+
+@CASES
+@given(
+    data=st.data(),
+    dtype=st.sampled_from(["f8", "f4", "c16", "c8"]),
+    ndim=st.integers(1, 2),
+    count=st.integers(1, 3),
+)
+def test_the_iteration_is_that_of_papoulis_and_gerchberg(
+    data,
+    dtype,
+    ndim,
+    count,
+):
+    shape = [data.draw(st.sampled_from([1, 2, 7, 16, 30])) for _ in range(ndim)]
+    x = random_array(
+        shape,
+        dtype,
+        4,
+    )
+    mask = np.random.default_rng(data.draw(st.integers(0, 99))).random(shape) < 0.3
+    damaged = np.where(
+        mask,
+        x.dtype.type(np.nan),
+        x,
+    )
+    limits = [0.11, 0.26][:ndim]
+    filled, changes = signal.fill_gaps(
+        da.from_array(damaged, data.draw(chunkings(shape))),
+        mask if data.draw(st.booleans()) else None,
+        band=limits,
+        iterations=count,
+        tolerance=1 - 1e-9,
+    )
+    assert (filled.dtype, filled.shape) == (dtype, x.shape)
+    try:
+        values, steps = dask.compute(filled, changes)
+    except ArgumentError as error:
+        assert "convergence factor of at least" in str(error)  # noqa: PT017
+        return
+    wide = x.astype("c16" if x.dtype.kind == "c" else "f8")
+    expected, expected_steps = iterated(
+        wide,
+        mask,
+        limits,
+        count,
+    )
+    error = 1e-5 if dtype in ("f4", "c8") else 1e-12
+    np.testing.assert_allclose(
+        values,
+        expected,
+        rtol=0,
+        atol=error * np.abs(x).max(),
+    )
+    np.testing.assert_array_equal(values[~mask], x[~mask])
+    np.testing.assert_allclose(
+        steps,
+        expected_steps,
+        rtol=1e-3,
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4"])
+def test_gaps_are_filled_with_band_limited_values(dtype):
+    x = band_limited(
+        (40, 24),
+        2,
+        dtype,
+    )
+    mask = np.random.default_rng(0).random(x.shape) < 0.2
+    a = da.from_array(
+        np.where(
+            mask,
+            np.nan,
+            x,
+        ).astype(dtype),
+        chunks=(13, 10),
+    )
+    filled, changes = signal.fill_gaps(
+        a,
+        band=[2.5 / 40, 2.5 / 24],
+        iterations=25,
+    )
+    values, steps = dask.compute(filled, changes)
+    assert np.abs(values - x).max() < 1e-3 * np.abs(x).max()
+    assert steps[-1] < 1e-3 < steps[0]
+
+
+def test_gaps_that_the_band_cannot_fill_are_refused():
+    x = np.ones(100)
+    mask = np.zeros(100, bool)
+    mask[30:60] = True
+    filled, _ = signal.fill_gaps(
+        da.from_array(x, chunks=30),
+        mask,
+        band=0.1,
+    )
+    with pytest.raises(ArgumentError, match=r"band.*convergence factor of at least 0\.9"):
+        filled.compute()
+
+
+def test_the_forecast_is_the_largest_eigenvalue():
+    n = 60
+    mask = np.zeros(n, bool)
+    mask[20:26] = True
+    mask[40:43] = True
+    is_low = np.abs(np.fft.fftfreq(n)) <= 0.06
+    projection = np.fft.ifft(np.fft.fft(np.eye(n), axis=0) * is_low[:, None], axis=0).real
+    largest = np.linalg.eigvalsh(projection[np.ix_(mask, mask)]).max()
+    with pytest.raises(ArgumentError) as refused:
+        signal.fill_gaps(
+            np.ones(n),
+            mask,
+            band=0.06,
+            tolerance=1e-9,
+        )[0].compute()
+    factor = float(str(refused.value).split("at least ")[1].split(",")[0])
+    assert abs(factor - largest) < 0.01 * largest
+
+
+def test_an_array_without_gaps_stays():
+    x = random_array(
+        (40,),
+        "f8",
+        0,
+    )
+    filled, changes = signal.fill_gaps(
+        da.from_array(x, chunks=9),
+        band=0.2,
+        iterations=2,
+    )
+    np.testing.assert_array_equal(filled, x)
+    np.testing.assert_array_equal(changes, 0)
+
+
+REFUSED = [
+    (
+        {"band": -1},
+        ArgumentError,
+        "band",
+    ),
+    (
+        {"band": [1, 2]},
+        ArgumentError,
+        "band",
+    ),
+    (
+        {"band": "low"},
+        ArgumentTypeError,
+        "band",
+    ),
+    (
+        {"band": 0.1, "iterations": 0},
+        ArgumentError,
+        "iterations",
+    ),
+    (
+        {"band": 0.1, "tolerance": 1},
+        ArgumentError,
+        "tolerance",
+    ),
+    (
+        {"band": 0.1, "spacing": 0},
+        ArgumentError,
+        "spacing",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changed", "kind", "named"), REFUSED)
+def test_wrong_arguments_are_named(
+    changed,
+    kind,
+    named,
+):
+    with pytest.raises(kind, match=named):
+        signal.fill_gaps(**{"x": da.ones(20, chunks=6), **changed})

@@ -1,0 +1,305 @@
+"""Arrays with holes against astropy's convolution, and the power of known values."""
+
+import dask.array as da
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from dask_bigfft import signal
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.testing.strategies import chunkings, random_array
+
+pytestmark = pytest.mark.usefixtures("small")
+
+CASES = settings(max_examples=100, phases=[Phase.generate])
+
+KERNELS = st.sampled_from([1, 2, 3, 4, 7])
+
+
+@st.composite
+def fields(
+    draw,
+    dtype,
+    most=30,
+):
+    """Return an array with holes, and its chunks."""
+    ndim = draw(st.integers(1, 3))
+    longest = {1: 60, 2: most, 3: 9}[ndim]
+    shape = [draw(st.integers(1, longest)) for _ in range(ndim)]
+    x = random_array(
+        shape,
+        dtype,
+        draw(st.integers(0, 9)),
+    )
+    if x.dtype.kind == "f":
+        holes = np.random.default_rng(1).random(shape)
+        x[holes < draw(st.sampled_from([0, 0.3, 0.8, 1.1]))] = np.nan
+        x[(holes > 0.5) & (holes < 0.55)] = np.inf
+    return x, draw(chunkings(shape))
+
+
+def require_close(
+    result,
+    expected,
+    dtype,
+):
+    """Fail where values differ by more than rounding errors."""
+    assert result.dtype == ("f4" if dtype == "f4" else "f8")
+    values = result.compute()
+    assert values.shape == expected.shape
+    error = 2e-4 if dtype == "f4" else 1e-9
+    np.testing.assert_allclose(
+        values,
+        expected,
+        rtol=error,
+        atol=error * 10,
+    )
+
+
+@CASES
+@given(data=st.data(), dtype=st.sampled_from(["f8", "f4", "i2"]))
+def test_convolutions_are_those_of_astropy(data, dtype):
+    convolution = pytest.importorskip("astropy.convolution")
+    x, chunks = data.draw(fields(dtype))
+    sizes = [data.draw(KERNELS) for _ in x.shape]
+    boundary = data.draw(st.sampled_from(["fill", "wrap"]))
+    if boundary == "wrap":
+        sizes = [
+            min(pair)
+            for pair in zip(
+                sizes,
+                x.shape,
+                strict=True,
+            )
+        ]
+    kernel = (
+        random_array(
+            sizes,
+            "f8",
+            3,
+        )
+        ** 2
+        + 0.1
+    )
+    treatment = data.draw(st.sampled_from(["interpolate", "fill"]))
+    fills = [0.0, 2.5]
+    if treatment == "interpolate":
+        fills.append(np.nan)
+    options = {
+        "boundary": boundary,
+        "nan_treatment": treatment,
+        "fill_value": data.draw(st.sampled_from(fills)),
+        "preserve_nan": data.draw(st.booleans()),
+        "normalize_kernel": data.draw(st.sampled_from([True, False, np.max])),
+        "min_wt": data.draw(st.sampled_from([0.1, 0.4])),
+    }
+    mask = None
+    if data.draw(st.booleans()):
+        mask = np.random.default_rng(2).random(x.shape) < 0.2
+    wide = x.astype("f8")
+    expected = convolution.convolve_fft(
+        wide,
+        kernel,
+        mask=mask,
+        **options,
+    )
+    result = signal.convolve_masked(
+        da.from_array(x, chunks),
+        kernel,
+        mask,
+        **options,
+    )
+    require_close(
+        result,
+        expected,
+        dtype,
+    )
+
+
+def test_results_without_any_weight_are_0_or_nan():
+    x = np.array([1.0, np.nan, np.nan, np.nan, 3.0])
+    a = da.from_array(x, chunks=2)
+    smooth = signal.convolve_masked(a, [1.0, 1.0, 1.0]).compute()
+    np.testing.assert_allclose(
+        smooth,
+        [0.5, 1, 0, 3, 1.5],
+        atol=1e-12,
+    )
+    least = signal.convolve_masked(
+        a,
+        [1.0, 1.0, 1.0],
+        min_wt=1e-6,
+    ).compute()
+    np.testing.assert_allclose(
+        least,
+        [0.5, 1, np.nan, 3, 1.5],
+        atol=1e-12,
+    )
+
+
+def test_a_kernel_of_sum_0_differs_the_filled_values():
+    x = np.array([1.0, 2.0, 4.0, np.nan, 8.0])
+    kernel = np.array([1.0, -1.0, 0.0])
+    options = {"normalize_kernel": False}
+    result = signal.convolve_masked(
+        da.from_array(x, 2),
+        kernel,
+        nan_treatment="fill",
+        **options,
+    )
+    np.testing.assert_allclose(
+        result,
+        [1, 2, -4, 8, -8],
+        atol=1e-12,
+    )
+    with pytest.raises(ArgumentError, match="kernel"):
+        signal.convolve_masked(
+            x,
+            kernel,
+            **options,
+        )
+
+
+# --- spectra --------------------------------------------------------------------------------
+
+
+@CASES
+@given(data=st.data(), dtype=st.sampled_from(["f8", "f4", "c16"]))
+def test_the_power_of_known_values(data, dtype):
+    shape = [data.draw(st.integers(1, 12)), data.draw(st.integers(1, 20))]
+    x = random_array(
+        shape,
+        dtype,
+        1,
+    )
+    mask = np.random.default_rng(3).random(shape) < 0.3
+    axes = data.draw(st.sampled_from([None, 0, 1]))
+    damaged = np.where(
+        mask,
+        x.dtype.type(np.nan),
+        x,
+    )
+    a = da.from_array(damaged, data.draw(chunkings(shape)))
+    power = signal.power_spectrum(
+        a,
+        axes,
+        mask=mask,
+    )
+    known = np.where(
+        mask,
+        0,
+        x,
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.mean(
+            ~mask,
+            axis=axes,
+            keepdims=True,
+        )
+        expected = signal.power_spectrum(known, axes).compute() / share
+    assert power.dtype == ("f4" if dtype == "f4" else "f8")
+    error = 1e-5 if dtype == "f4" else 1e-12
+    scale = np.nanmax(np.abs(expected), initial=1)
+    np.testing.assert_allclose(
+        power,
+        expected,
+        rtol=error * 10,
+        atol=error * scale,
+    )
+
+
+REFUSED = [
+    (
+        signal.convolve_masked,
+        {"x": np.ones(3) * 1j},
+        ArgumentTypeError,
+        "`x`",
+    ),
+    (
+        signal.convolve_masked,
+        {"mask": np.ones(4)},
+        ArgumentTypeError,
+        "mask",
+    ),
+    (
+        signal.convolve_masked,
+        {"mask": np.ones(4, bool)},
+        ArgumentError,
+        "mask",
+    ),
+    (
+        signal.convolve_masked,
+        {"kernel": np.ones((2, 2))},
+        ArgumentError,
+        "kernel",
+    ),
+    (
+        signal.convolve_masked,
+        {"kernel": [1j]},
+        ArgumentTypeError,
+        "kernel",
+    ),
+    (
+        signal.convolve_masked,
+        {"kernel": da.ones(3)},
+        ArgumentTypeError,
+        "kernel",
+    ),
+    (
+        signal.convolve_masked,
+        {"kernel": [0.0, 0.0]},
+        ArgumentError,
+        "kernel",
+    ),
+    (
+        signal.convolve_masked,
+        {"kernel": np.ones(30), "boundary": "wrap"},
+        ArgumentError,
+        "kernel",
+    ),
+    (
+        signal.convolve_masked,
+        {"boundary": "extend"},
+        ArgumentError,
+        "boundary",
+    ),
+    (
+        signal.convolve_masked,
+        {"nan_treatment": "zero"},
+        ArgumentError,
+        "nan_treatment",
+    ),
+    (
+        signal.convolve_masked,
+        {"nan_treatment": "fill", "fill_value": np.nan},
+        ArgumentError,
+        "fill_value",
+    ),
+    (
+        signal.convolve_masked,
+        {"preserve_nan": 3},
+        ArgumentTypeError,
+        "preserve_nan",
+    ),
+    (
+        signal.power_spectrum,
+        {"mask": np.ones(4, bool)},
+        ArgumentError,
+        "mask",
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "changed", "kind", "named"), REFUSED)
+def test_wrong_arguments_are_named(
+    function,
+    changed,
+    kind,
+    named,
+):
+    arguments = {"x": da.ones(20, chunks=6), **changed}
+    if function is signal.convolve_masked:
+        arguments.setdefault("kernel", np.ones(3))
+    with pytest.raises(kind, match=named):
+        function(**arguments)

@@ -1,0 +1,254 @@
+"""Filters by name against the response that defines them."""
+
+import dask.array as da
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from dask_bigfft import signal
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.testing.strategies import chunkings, random_array
+
+pytestmark = pytest.mark.usefixtures("small")
+
+CASES = settings(max_examples=100, phases=[Phase.generate])
+REAL = ["f8", "f4", "i2"]
+DTYPES = [*REAL, "c16", "c8"]
+
+
+def require_close(
+    result,
+    expected,
+    dtype,
+    error=1e-12,
+):
+    """Fail where values or the precision differ."""
+    is_single = np.dtype(dtype).char in "fF"
+    assert result.shape == expected.shape
+    real_dtype = np.empty(0, result.dtype).real.dtype
+    assert real_dtype == ("f4" if is_single else "f8")
+    assert (result.dtype.kind == "c") == (expected.dtype.kind == "c")
+    largest = np.abs(expected).max(initial=1e-3)
+    tolerance = largest * (2e-5 if is_single else error)
+    np.testing.assert_allclose(
+        result.compute(),
+        expected,
+        rtol=0,
+        atol=tolerance,
+    )
+
+
+@st.composite
+def records(
+    draw,
+    dtypes=DTYPES,
+    most=2,
+):
+    """Return an array, its chunks and an axis."""
+    ndim = draw(st.integers(1, most))
+    axis = draw(st.integers(-ndim, ndim - 1))
+    shape = [draw(st.integers(1, 6)) for _ in range(ndim)]
+    shape[axis] = draw(st.sampled_from([1, 2, 3, 4, 16, 31, 60]))
+    dtype = draw(st.sampled_from(dtypes))
+    return (
+        random_array(
+            shape,
+            dtype,
+            draw(st.integers(0, 9)),
+        ),
+        draw(chunkings(shape)),
+        axis,
+    )
+
+
+def low_response(
+    radius,
+    cutoff,
+    edge,
+    order,
+    width,
+):
+    """The response of a low-pass filter by its definition."""
+    if edge == "sharp":
+        return (radius <= cutoff).astype(float)
+    if edge == "gaussian":
+        return 0.5 ** ((radius / cutoff) ** 2)
+    if edge == "butterworth":
+        return (1 + (radius / cutoff) ** (2 * order)) ** -0.5
+    start = cutoff * (1 - width / 2)
+    end = cutoff * (1 + width / 2)
+    inner = 0.5 + 0.5 * np.cos(np.pi * (radius - start) / (end - start))
+    return np.where(
+        radius < start,
+        1,
+        np.where(
+            radius > end,
+            0,
+            inner,
+        ),
+    )
+
+
+def high_response(
+    radius,
+    cutoff,
+    edge,
+    order,
+    width,
+):
+    """The response of a high-pass filter by its definition."""
+    if edge != "butterworth":
+        return 1 - low_response(
+            radius,
+            cutoff,
+            edge,
+            order,
+            width,
+        )
+    power = radius ** (2 * order)
+    return np.sqrt(power / (power + cutoff ** (2 * order)))
+
+
+@CASES
+@given(
+    data=st.data(),
+    name=st.sampled_from(["lowpass", "highpass", "bandpass", "bandstop"]),
+    edge=st.sampled_from(["sharp", "gaussian", "butterworth", "cosine"]),
+    by=st.sampled_from(["frequency", "wavelength", "period"]),
+)
+def test_filters_multiply_the_spectrum(
+    data,
+    name,
+    edge,
+    by,
+):
+    x, chunks, _ = data.draw(records(most=3))
+    order = data.draw(st.integers(1, 6))
+    width = data.draw(st.sampled_from([0.1, 1.0, 2.0]))
+    spacing = [0.5 + 0.3 * axis for axis in range(x.ndim)]
+    low = 0.231
+    high = 0.633
+    frequencies = [
+        np.fft.fftfreq(n, d)
+        for n, d in zip(
+            x.shape,
+            spacing,
+            strict=True,
+        )
+    ]
+    grid = np.meshgrid(*frequencies, indexing="ij")
+    radius = np.sqrt(sum(f**2 for f in grid))
+    shape = (edge, order, width)
+    both = high_response(
+        radius,
+        low,
+        *shape,
+    ) * low_response(
+        radius,
+        high,
+        *shape,
+    )
+    response = {
+        "lowpass": low_response(
+            radius,
+            low,
+            *shape,
+        ),
+        "highpass": high_response(
+            radius,
+            low,
+            *shape,
+        ),
+        "bandpass": both,
+        "bandstop": 1 - both,
+    }[name]
+    ends = [low, high] if by == "frequency" else [1 / low, 1 / high]
+    cutoff = ends if name.startswith("band") else ends[0]
+    options = {"spacing": spacing, "by": by, "edge": edge, "order": order, "width": width}
+    result = getattr(signal, name)(
+        da.from_array(x, chunks),
+        cutoff,
+        **options,
+    )
+    expected = np.fft.ifftn(np.fft.fftn(x.astype("c16")) * response)
+    require_close(
+        result,
+        expected if x.dtype.kind == "c" else expected.real,
+        x.dtype,
+    )
+
+
+REFUSED = [
+    (
+        signal.lowpass,
+        {"cutoff": 0},
+        ArgumentError,
+        "cutoff",
+    ),
+    (
+        signal.lowpass,
+        {"cutoff": "low"},
+        ArgumentTypeError,
+        "cutoff",
+    ),
+    (
+        signal.highpass,
+        {"cutoff": 0.1, "by": "length"},
+        ArgumentError,
+        "by",
+    ),
+    (
+        signal.highpass,
+        {"cutoff": 0.1, "edge": "steep"},
+        ArgumentError,
+        "edge",
+    ),
+    (
+        signal.highpass,
+        {"cutoff": 0.1, "order": 0},
+        ArgumentError,
+        "order",
+    ),
+    (
+        signal.highpass,
+        {"cutoff": 0.1, "width": 3},
+        ArgumentError,
+        "width",
+    ),
+    (
+        signal.bandpass,
+        {"band": 0.1},
+        ArgumentError,
+        "band",
+    ),
+    (
+        signal.bandpass,
+        {"band": (0.1, 0.1)},
+        ArgumentError,
+        "band",
+    ),
+    (
+        signal.bandstop,
+        {"band": (0.1, -0.1)},
+        ArgumentError,
+        "band",
+    ),
+    (
+        signal.bandstop,
+        {"band": (0.1, 0.2), "spacing": 0},
+        ArgumentError,
+        "spacing",
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "changed", "kind", "named"), REFUSED)
+def test_wrong_arguments_are_named(
+    function,
+    changed,
+    kind,
+    named,
+):
+    with pytest.raises(kind, match=named):
+        function(**{"x": da.ones(20, chunks=6), **changed})

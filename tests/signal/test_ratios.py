@@ -1,0 +1,155 @@
+"""Coherence and transfer functions against ratios of SciPy's spectra."""
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.signal
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from dask_bigfft import signal
+from dask_bigfft.errors import ArgumentError
+from dask_bigfft.testing.strategies import chunkings, random_array
+
+pytestmark = pytest.mark.usefixtures("small")
+
+CASES = settings(max_examples=100, phases=[Phase.generate])
+REAL = ["f8", "f4", "i2"]
+DTYPES = [*REAL, "c16", "c8"]
+
+
+def require_close(
+    result,
+    expected,
+    dtype,
+    error=1e-12,
+):
+    """Fail where values or the precision differ."""
+    is_single = np.dtype(dtype).char in "fF"
+    assert result.shape == expected.shape
+    real_dtype = np.empty(0, result.dtype).real.dtype
+    assert real_dtype == ("f4" if is_single else "f8")
+    assert (result.dtype.kind == "c") == (expected.dtype.kind == "c")
+    largest = np.abs(expected).max(initial=1e-3)
+    tolerance = largest * (2e-5 if is_single else error)
+    np.testing.assert_allclose(
+        result.compute(),
+        expected,
+        rtol=0,
+        atol=tolerance,
+    )
+
+
+@st.composite
+def records(
+    draw,
+    dtypes=DTYPES,
+    most=2,
+):
+    """Return an array, its chunks and an axis."""
+    ndim = draw(st.integers(1, most))
+    axis = draw(st.integers(-ndim, ndim - 1))
+    shape = [draw(st.integers(1, 6)) for _ in range(ndim)]
+    shape[axis] = draw(st.sampled_from([1, 2, 3, 4, 16, 31, 60]))
+    dtype = draw(st.sampled_from(dtypes))
+    return (
+        random_array(
+            shape,
+            dtype,
+            draw(st.integers(0, 9)),
+        ),
+        draw(chunkings(shape)),
+        axis,
+    )
+
+
+@CASES
+@given(data=st.data(), dtype=st.sampled_from(["f8", "f4", "c16"]))
+def test_ratios_of_averaged_spectra(data, dtype):
+    n = data.draw(st.integers(24, 90))
+    axis = data.draw(st.sampled_from([-1, 0]))
+    shape = (2, n) if axis == -1 else (n, 2)
+    x = random_array(
+        shape,
+        dtype,
+        1,
+    )
+    y = random_array(
+        shape,
+        dtype,
+        2,
+    )
+    options = {"nperseg": data.draw(st.integers(8, 16)), "fs": 5.0, "axis": axis}
+    a = da.from_array(x, data.draw(chunkings(shape)))
+    b = da.from_array(y, data.draw(chunkings(shape)))
+    frequencies, ratio = signal.coherence(
+        a,
+        b,
+        **options,
+    )
+    expected_frequencies, expected = scipy.signal.coherence(
+        x,
+        y,
+        **options,
+    )
+    np.testing.assert_allclose(frequencies, expected_frequencies)
+    error = {"rtol": 1e-3 if dtype == "f4" else 1e-9, "atol": 1e-5 if dtype == "f4" else 1e-12}
+    np.testing.assert_allclose(
+        ratio,
+        expected,
+        **error,
+    )
+    cross = scipy.signal.csd(
+        x,
+        y,
+        **options,
+    )[1]
+    _, response = signal.transfer_function(
+        a,
+        b,
+        **options,
+    )
+    np.testing.assert_allclose(
+        response,
+        cross / scipy.signal.welch(x, **options)[1],
+        **error,
+    )
+    _, response = signal.transfer_function(
+        a,
+        b,
+        estimator="H2",
+        **options,
+    )
+    of_y = scipy.signal.welch(y, **options)[1]
+    np.testing.assert_allclose(
+        response,
+        of_y / cross.conj(),
+        **error,
+    )
+
+
+REFUSED = [
+    (
+        signal.transfer_function,
+        {"y": da.ones(20), "estimator": "H3"},
+        ArgumentError,
+        "estimator",
+    ),
+    (
+        signal.coherence,
+        {"y": da.ones(3)},
+        ArgumentError,
+        "`y`",
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "changed", "kind", "named"), REFUSED)
+def test_wrong_arguments_are_named(
+    function,
+    changed,
+    kind,
+    named,
+):
+    with pytest.raises(kind, match=named):
+        function(**{"x": da.ones(20, chunks=6), **changed})

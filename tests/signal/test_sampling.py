@@ -1,0 +1,401 @@
+"""Analytic signals, derivatives, shifts and sampling rates against SciPy and formulas."""
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.signal
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from dask_bigfft import signal
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.testing.strategies import chunkings, random_array
+
+pytestmark = pytest.mark.usefixtures("small")
+
+CASES = settings(max_examples=100, phases=[Phase.generate])
+REAL = ["f8", "f4", "i2"]
+DTYPES = [*REAL, "c16", "c8"]
+
+
+def require_close(
+    result,
+    expected,
+    dtype,
+    error=1e-12,
+):
+    """Fail where values or the precision differ."""
+    is_single = np.dtype(dtype).char in "fF"
+    assert result.shape == expected.shape
+    real_dtype = np.empty(0, result.dtype).real.dtype
+    assert real_dtype == ("f4" if is_single else "f8")
+    assert (result.dtype.kind == "c") == (expected.dtype.kind == "c")
+    largest = np.abs(expected).max(initial=1e-3)
+    tolerance = largest * (2e-5 if is_single else error)
+    np.testing.assert_allclose(
+        result.compute(),
+        expected,
+        rtol=0,
+        atol=tolerance,
+    )
+
+
+@st.composite
+def records(
+    draw,
+    dtypes=DTYPES,
+    most=2,
+):
+    """Return an array, its chunks and an axis."""
+    ndim = draw(st.integers(1, most))
+    axis = draw(st.integers(-ndim, ndim - 1))
+    shape = [draw(st.integers(1, 6)) for _ in range(ndim)]
+    shape[axis] = draw(st.sampled_from([1, 2, 3, 4, 16, 31, 60]))
+    dtype = draw(st.sampled_from(dtypes))
+    return (
+        random_array(
+            shape,
+            dtype,
+            draw(st.integers(0, 9)),
+        ),
+        draw(chunkings(shape)),
+        axis,
+    )
+
+
+@CASES
+@given(data=st.data(), record=records(REAL))
+def test_the_analytic_signal_is_that_of_scipy(data, record):
+    x, chunks, axis = record
+    a = da.from_array(x, chunks)
+    length = data.draw(st.sampled_from([None, 5, 8, 40]))
+    expected = scipy.signal.hilbert(
+        x.astype("f8"),
+        length,
+        axis=axis,
+    )
+    require_close(
+        signal.hilbert(
+            a,
+            length,
+            axis=axis,
+        ),
+        expected,
+        x.dtype,
+    )
+    amplitude = np.abs(scipy.signal.hilbert(x.astype("f8"), axis=axis))
+    require_close(
+        signal.envelope(a, axis),
+        amplitude,
+        x.dtype,
+    )
+    require_close(
+        signal.envelope(
+            a,
+            axis,
+            squared=True,
+        ),
+        amplitude**2,
+        x.dtype,
+    )
+
+
+@CASES
+@given(record=records(), order=st.integers(1, 4))
+def test_derivatives_multiply_the_spectrum(record, order):
+    x, chunks, axis = record
+    n = x.shape[axis]
+    factors = (2j * np.pi * np.fft.fftfreq(n, 0.5)) ** order
+    if n % 2 == 0 and order % 2:
+        factors[n // 2] = 0
+    spectrum = (
+        np.moveaxis(
+            np.fft.fft(x.astype("c16"), axis=axis),
+            axis,
+            -1,
+        )
+        * factors
+    )
+    expected = np.moveaxis(
+        np.fft.ifft(spectrum),
+        -1,
+        axis,
+    )
+    result = signal.derivative(
+        da.from_array(x, chunks),
+        axis,
+        order,
+        d=0.5,
+    )
+    require_close(
+        result,
+        expected if x.dtype.kind == "c" else expected.real,
+        x.dtype,
+        1e-10,
+    )
+
+
+@CASES
+@given(data=st.data(), record=records())
+def test_shifts_interpolate_by_waves(data, record):
+    x, chunks, axis = record
+    distance = data.draw(st.sampled_from([0.0, 0.5, -1.25, 3.0, 1e9 + 0.5]))
+    n = x.shape[axis]
+    index = np.fft.fftfreq(n, 1 / n)
+    turns = np.array([float(k * (distance / 0.5) / n % 1) for k in index])
+    factors = np.exp(-2j * np.pi * turns)
+    if n % 2 == 0 and x.dtype.kind != "c":
+        factors[n // 2] = factors[n // 2].real
+    spectrum = (
+        np.moveaxis(
+            np.fft.fft(x.astype("c16"), axis=axis),
+            axis,
+            -1,
+        )
+        * factors
+    )
+    expected = np.moveaxis(
+        np.fft.ifft(spectrum),
+        -1,
+        axis,
+    )
+    result = signal.shift(
+        da.from_array(x, chunks),
+        distance,
+        axis,
+        spacing=0.5,
+    )
+    require_close(
+        result,
+        expected if x.dtype.kind == "c" else expected.real,
+        x.dtype,
+        1e-6,
+    )
+
+
+def test_whole_shifts_roll():
+    x = random_array(
+        (6, 9),
+        "f8",
+        0,
+    )
+    shifted = signal.shift(da.from_array(x, chunks=(4, 2)), (2, -3))
+    np.testing.assert_allclose(
+        shifted,
+        np.roll(
+            x,
+            (2, -3),
+            (0, 1),
+        ),
+        atol=1e-12,
+    )
+
+
+@CASES
+@given(
+    data=st.data(),
+    record=records(),
+    domain=st.sampled_from(["time", "freq"]),
+)
+def test_resampling_is_that_of_scipy(
+    data,
+    record,
+    domain,
+):
+    x, chunks, axis = record
+    num = data.draw(st.sampled_from([1, 2, 3, 8, 15, 31, 60, 64]))
+    n = x.shape[axis]
+    windows = [None, "hann", ("kaiser", 3.0), np.arange(1.0, n + 1), lambda f: 1 - f**2]
+    window = data.draw(st.sampled_from(windows))
+    t = data.draw(st.sampled_from([None, np.arange(n) * 0.5 + 3])) if n > 1 else None
+    if domain == "freq":
+        x = x.astype("c8" if x.dtype.char in "fF" else "c16")
+    wide = x.astype("c16" if x.dtype.kind == "c" else "f8")
+    expected = scipy.signal.resample(
+        wide,
+        num,
+        t,
+        axis,
+        window,
+        domain,
+    )
+    result = signal.resample(
+        da.from_array(x, chunks),
+        num,
+        t,
+        axis,
+        window,
+        domain,
+    )
+    if t is not None:
+        np.testing.assert_allclose(result[1], expected[1])
+        result = result[0]
+        expected = expected[0]
+    require_close(
+        result,
+        expected,
+        x.dtype,
+    )
+
+
+@CASES
+@given(data=st.data(), dtype=st.sampled_from(DTYPES))
+def test_every_sample_of_an_array_without_aliases(data, dtype):
+    factors = [data.draw(st.integers(1, 4)) for _ in range(2)]
+    shape = [data.draw(st.integers(1, 20)) for _ in range(2)]
+    x = random_array(
+        shape,
+        dtype,
+        0,
+    )
+    result = signal.downsample(da.from_array(x, data.draw(chunkings(shape))), factors)
+    limited = x.astype("c16" if x.dtype.kind == "c" else "f8")
+    for axis, count in enumerate(factors):
+        index = np.abs(np.fft.fftfreq(shape[axis], 1 / shape[axis])).round()
+        keeps = 2 * index * count <= shape[axis]
+        spectrum = (
+            np.moveaxis(
+                np.fft.fft(limited, axis=axis),
+                axis,
+                -1,
+            )
+            * keeps
+        )
+        limited = np.moveaxis(
+            np.fft.ifft(spectrum),
+            -1,
+            axis,
+        )
+    expected = limited[:: factors[0], :: factors[1]]
+    is_unchanged = factors == [1, 1]
+    expected = expected if np.dtype(dtype).kind == "c" else expected.real
+    if is_unchanged:
+        np.testing.assert_array_equal(result, x)
+    else:
+        require_close(
+            result,
+            expected,
+            dtype,
+        )
+
+
+def test_downsampling_by_a_divisor_is_resampling():
+    x = random_array(
+        (60, 3),
+        "f8",
+        0,
+    )
+    a = da.from_array(x, chunks=(7, 2))
+    expected = scipy.signal.resample(
+        x,
+        15,
+        axis=0,
+    )
+    np.testing.assert_allclose(
+        signal.downsample(
+            a,
+            4,
+            0,
+        ),
+        expected,
+        atol=1e-12,
+    )
+
+
+REFUSED = [
+    (
+        signal.hilbert,
+        {"x": da.zeros(4, dtype=complex)},
+        ArgumentTypeError,
+        "`x`",
+    ),
+    (
+        signal.hilbert,
+        {"N": 0},
+        ArgumentError,
+        "N",
+    ),
+    (
+        signal.envelope,
+        {"squared": 2},
+        ArgumentTypeError,
+        "squared",
+    ),
+    (
+        signal.derivative,
+        {"order": 0},
+        ArgumentError,
+        "order",
+    ),
+    (
+        signal.derivative,
+        {"axis": 3},
+        ArgumentError,
+        "axis",
+    ),
+    (
+        signal.shift,
+        {"distance": np.nan},
+        ArgumentError,
+        "distance",
+    ),
+    (
+        signal.shift,
+        {"distance": [1, 2]},
+        ArgumentError,
+        "distance",
+    ),
+    (
+        signal.resample,
+        {"num": 0},
+        ArgumentError,
+        "num",
+    ),
+    (
+        signal.resample,
+        {"num": 3, "window": "tall"},
+        ArgumentError,
+        "window",
+    ),
+    (
+        signal.resample,
+        {"num": 3, "window": np.ones(3)},
+        ArgumentError,
+        "window",
+    ),
+    (
+        signal.resample,
+        {"num": 3, "t": [1]},
+        ArgumentError,
+        "`t`",
+    ),
+    (
+        signal.resample,
+        {"num": 3, "domain": "space"},
+        ArgumentError,
+        "domain",
+    ),
+    (
+        signal.downsample,
+        {"factor": 0},
+        ArgumentError,
+        "factor",
+    ),
+    (
+        signal.downsample,
+        {"factor": [2, 2]},
+        ArgumentError,
+        "factor",
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "changed", "kind", "named"), REFUSED)
+def test_wrong_arguments_are_named(
+    function,
+    changed,
+    kind,
+    named,
+):
+    with pytest.raises(kind, match=named):
+        function(**{"x": da.ones(20, chunks=6), **changed})

@@ -11,6 +11,7 @@ PROGRAMS = {
     "memory": "data in memory, against other FFT libraries",
     "small": "small calls, against dask.array",
     "out_of_core": "arrays larger than memory, against a plain copy",
+    "bands": "a band of a spectrum, against reading and the first round",
     "limited": "time and peak memory against size, in 1 GiB, against dask.array",
     "clusters": "first tasks, tiny blocks and p2p on distributed",
     "convolution": "convolutions of long arrays",

@@ -73,6 +73,20 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
             )
         },
     ),
+    "bands": (
+        "A band of a spectrum, from Zarr to Zarr",
+        "An eighth of the frequencies of each axis. The floor is the larger one of two times: that "
+        "of reading the source, and that of its first round in memory. Exchanged: bytes over those "
+        "of the whole spectrum, by the plans.",
+        {
+            "problems": (
+                "Problems",
+                "name=array | rounds | seconds.band=band, s | seconds.reading=reading, s | "
+                "seconds.first round=first round, s | over_floor=band / floor | exchanged | "
+                "peak_gib=peak, GiB",
+            )
+        },
+    ),
     "limited": (
         "Time and memory against size, in 1 GiB",
         "Each job runs in a memory cgroup of 1 GiB, from a Zarr array of float64 to the Zarr array "

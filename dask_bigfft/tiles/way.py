@@ -194,13 +194,17 @@ def way_of(
         )
     reads_in_place = False
     writing_fft: WritingFFT = "none"
-    if not has_windows and not apart:
+    if has_windows:
+        # An FFT of real values only reads them. Windows of its result are stored.
+        is_read_only = program.begins_with_r2c and memory.source == "array"
+        reads_in_place = is_read_only and not checked and not apart
+    elif not apart:
         reads_in_place = not checked and _reads_in_place(program, memory, tiles, supports_out)
         if supports_out:
             writing_fft = _writing_fft(program, memory, tiles, checked)
     fills_result = not reads_in_place and not apart and _fills_result(memory, tiles)
     has_one_dim = program.is_one_call and len(program.dims) == 1
-    if reads_in_place and has_one_dim and cut is None:
+    if reads_in_place and has_one_dim and cut is None and not has_windows:
         tiles = None  # tiles would gain nothing
     return Way(
         memory,

@@ -194,13 +194,15 @@ def way_of(
         )
     reads_in_place = False
     writing_fft: WritingFFT = "none"
-    if has_windows:
-        # An FFT of real values only reads them. Windows of its result are stored.
-        is_read_only = program.begins_with_r2c and memory.source == "array"
-        reads_in_place = is_read_only and not checked and not apart
-    elif not apart:
-        reads_in_place = not checked and _reads_in_place(program, memory, tiles, supports_out)
-        if supports_out:
+    if not apart:
+        reads_in_place = not checked and _reads_in_place(
+            program,
+            memory,
+            tiles,
+            supports_out,
+            has_windows,
+        )
+        if supports_out and not has_windows:
             writing_fft = _writing_fft(program, memory, tiles, checked)
     fills_result = not reads_in_place and not apart and _fills_result(memory, tiles)
     has_one_dim = program.is_one_call and len(program.dims) == 1
@@ -221,8 +223,11 @@ def _reads_in_place(
     memory: BlockMemory,
     tiles: tuple[int, int] | None,
     supports_out: bool,
+    has_windows: bool,
 ) -> bool:
     """Return whether the first FFT reads a block where it is; its tiles are not verified."""
+    if has_windows:  # of a result in new memory: an FFT of real values only reads them
+        return program.begins_with_r2c and memory.source == "array"
     contiguous = memory.is_contiguous(tiles)
     if not contiguous and not program.is_one_call:
         return False  # the operations after the first one need contiguous tiles

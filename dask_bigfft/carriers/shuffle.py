@@ -121,7 +121,7 @@ class MemoryBudget:
         self._pressed = pressed
         self._lock = threading.Lock()
 
-    def take(self, nbytes: int) -> bool:
+    def reserve(self, nbytes: int) -> bool:
         """Reserve some bytes; return whether this was possible."""
         with self._lock:
             if self.nbytes + nbytes > self.limit or (self._pressed and self._pressed()):
@@ -129,14 +129,14 @@ class MemoryBudget:
             self.nbytes += nbytes
             return True
 
-    def give_back(self, nbytes: int) -> None:
+    def release(self, nbytes: int) -> None:
         """Free reserved bytes."""
         with self._lock:
             self.nbytes -= nbytes
 
 
-class _Buffers:
-    """Limits of all shuffles of a worker for shards in flight, being written, and waiting.
+class _Limits:
+    """Limits of all shuffles of a worker for shards in flight, being written, and in memory.
 
     Their sum is the memory that distributed's settings allow for the first two.
     """
@@ -144,15 +144,16 @@ class _Buffers:
     def __init__(self, plugin: Any) -> None:
         comms = plugin.memory_limiter_comms.limit
         disk = plugin.memory_limiter_disk.limit
-        flying = min(comms, (comms + disk) // 4)
-        writing = min(disk, (comms + disk) // 8)
-        self.comms = ResourceLimiter(flying, metrics_label="p2p-comms-limiter")
-        self.disk = ResourceLimiter(writing, metrics_label="p2p-disk-limiter")
-        self.most = comms + disk - flying - writing
-        self.room = MemoryBudget(self.most, pressure(plugin.worker))
+        in_flight = min(comms, (comms + disk) // 4)
+        being_written = min(disk, (comms + disk) // 8)
+        self.comms = ResourceLimiter(in_flight, metrics_label="p2p-comms-limiter")
+        self.disk = ResourceLimiter(being_written, metrics_label="p2p-disk-limiter")
+        self.memory_nbytes = comms + disk - in_flight - being_written
+        self.memory = MemoryBudget(self.memory_nbytes, pressure(plugin.worker))
 
 
-_buffers: weakref.WeakKeyDictionary[Any, _Buffers] = weakref.WeakKeyDictionary()
+#: Limits by the plugin of each worker.
+_limits: weakref.WeakKeyDictionary[Any, _Limits] = weakref.WeakKeyDictionary()
 
 
 class RechunkRun(ArrayRechunkRun):
@@ -162,19 +163,19 @@ class RechunkRun(ArrayRechunkRun):
     ----------
     spec : Spec
         Specification of the shuffle.
-    room : MemoryBudget
+    budget : MemoryBudget
         Budget for shards in memory.
     **environment
         Parameters of the base class.
     """
 
-    def __init__(self, spec: "Spec", room: MemoryBudget, **environment: Any) -> None:
+    def __init__(self, spec: "Spec", budget: MemoryBudget, **environment: Any) -> None:
         super().__init__(old=(), new=(), **environment)
         self._folder = Path(environment["directory"])
         if environment["disk"]:
             vars(self._disk_buffer)["_write_frames"] = self._write_frames
         self.spec = spec
-        self._room = room
+        self._budget = budget
         self._in_memory: dict[Block, list[Shard]] = {}
         self._freed = set[Block]()
 
@@ -210,17 +211,20 @@ class RechunkRun(ArrayRechunkRun):
         for source, messages in data:
             if source in self.received:  # sent again because the answer was lost
                 continue
-            rest = [shard for message in messages for shard in self._without_room(source, message)]
-            if rest:
-                stored.append((source, rest))
+            unkept_shards: list[tuple[Block, Shard]] = []
+            for message in messages:
+                unkept_shards += self._unkept(source, message)
+            if unkept_shards:
+                stored.append((source, unkept_shards))
             else:
                 self.received.add(source)
         await super()._receive(stored)
 
-    def _without_room(self, source: Block, message: Message) -> Iterable[tuple[Block, Shard]]:
-        """Keep a message in memory if there is room and return nothing, else its shards by block.
+    def _unkept(self, source: Block, message: Message) -> list[tuple[Block, Shard]]:
+        """Return the shards of a message, by target block, that are not kept in memory.
 
-        Each shard has its own memory, which is freed with its block.
+        If there is room for the message all are kept, and none are returned. Each shard has its own
+        memory, which is freed with its block.
         """
         blocks, bounds, values, checksums = message
         cuts = itertools.pairwise(bounds.tolist())
@@ -232,16 +236,18 @@ class RechunkRun(ArrayRechunkRun):
             strict=True,
         ):
             shards.append((tuple(block), (source, checksum, values[slice(*cut)])))
-        if not self._room.take(values.nbytes):
+        if not self._budget.reserve(values.nbytes):
             return shards
+        copies: list[tuple[Block, Shard]] = []
         try:
-            copies = [(block, (source, crc, _copied(part))) for block, (_, crc, part) in shards]
+            for block, (_, checksum, part) in shards:
+                copies.append((block, (source, checksum, _copied(part))))
         except BaseException:
-            self._room.give_back(values.nbytes)
+            self._budget.release(values.nbytes)
             raise
         for block, shard in copies:
             self._in_memory.setdefault(block, []).append(shard)
-        return ()
+        return []
 
     async def inputs_done(self) -> None:
         """Wait until everything is sent; the tasks raise storage errors with the whole text."""
@@ -272,7 +278,7 @@ class RechunkRun(ArrayRechunkRun):
         """Return the shards of a target block, and a function that frees them."""
         in_memory = list(self._in_memory.get(partition_id, ()))
         if partition_id in self._freed:
-            sync(self._loop, self._begin_anew)
+            sync(self._loop, self._restart)
         stored: list[list[Shard]] = []
         with contextlib.suppress(DataUnavailable):  # nothing was stored
             stored = self._read_from_disk(partition_id)
@@ -283,12 +289,13 @@ class RechunkRun(ArrayRechunkRun):
         """Free the shards of a block that has been assembled."""
         if not self.spec.lasting and block in self._in_memory:
             self._freed.add(block)
-            self._forget(self._in_memory.pop(block))
+            self._release(self._in_memory.pop(block))
 
-    def _forget(self, shards: list[Shard]) -> None:
-        self._room.give_back(sum(values.nbytes for _, _, values in shards))
+    def _release(self, shards: list[Shard]) -> None:
+        """Release the reserved memory of shards."""
+        self._budget.release(sum(values.nbytes for _, _, values in shards))
 
-    async def _begin_anew(self) -> None:
+    async def _restart(self) -> None:
         """Restart the shuffle by the scheduler, because freed shards are needed again."""
         with contextlib.suppress(KeyError, ValueError):  # the shuffle has already been restarted
             await self.scheduler.shuffle_barrier(id=self.id, run_id=self.run_id, consistent=False)
@@ -300,7 +307,7 @@ class RechunkRun(ArrayRechunkRun):
             await super().close()
         finally:
             while self._in_memory:
-                self._forget(self._in_memory.popitem()[1])
+                self._release(self._in_memory.popitem()[1])
 
 
 def _copied(values: Array) -> Array:
@@ -389,16 +396,19 @@ class Spec(ArrayRechunkSpec):
     ) -> RechunkRun:
         """Return the shuffle of a worker."""
         worker = plugin.worker
-        buffers = _buffers.get(plugin)
-        if buffers is None:
-            buffers = _buffers[plugin] = _Buffers(plugin)
+        limits = _limits.get(plugin)
+        if limits is None:
+            limits = _Limits(plugin)
+            _limits[plugin] = limits
         limit = config.get("bigfft.exchange.shuffle-memory")
-        buffers.room.limit = buffers.most if limit is None else min(limit, buffers.most)
+        limits.memory.limit = limits.memory_nbytes
+        if limit is not None:
+            limits.memory.limit = min(limit, limits.memory_nbytes)
         folder = os.path.join(worker.local_directory, f"shuffle-{self.id}-{run_id}")
         try:
             return RechunkRun(
                 self,
-                buffers.room if self.disk else MemoryBudget(1 << 62),
+                limits.memory if self.disk else MemoryBudget(1 << 62),
                 worker_for=worker_for,
                 id=self.id,
                 run_id=run_id,
@@ -409,8 +419,8 @@ class Spec(ArrayRechunkSpec):
                 rpc=worker.rpc,
                 digest_metric=worker.digest_metric,
                 scheduler=worker.scheduler,
-                memory_limiter_disk=buffers.disk,
-                memory_limiter_comms=buffers.comms,
+                memory_limiter_disk=limits.disk,
+                memory_limiter_comms=limits.comms,
                 disk=self.disk,
                 loop=worker.loop,
             )
@@ -551,7 +561,7 @@ def on_scheduler() -> bool:
     return bool(schedulers_here())
 
 
-def _asked(call: Callable[[], Any]) -> Any:
+def _with_retries(call: Callable[[], Any]) -> Any:
     """Return the scheduler's answer to a request, which is repeated if the connection is lost.
 
     Distributed repeats sends of shards after a lost connection, but not requests to the scheduler.
@@ -566,7 +576,7 @@ def _asked(call: Callable[[], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _storage_named() -> Iterator[None]:
+def _storage_errors() -> Iterator[None]:
     """Raise a `StorageError` as a `ScratchError`, which names the file."""
     try:
         yield
@@ -618,8 +628,8 @@ def barrier(shuffle: str, *sent: Mapping[str, Iterable[int]]) -> int:
         and the number of missing bytes.
     """
     attempts = sorted({attempt for by_shuffle in sent for attempt in by_shuffle[shuffle]})
-    with _storage_named(), _changes_reported(_plugin()):
-        return int(_asked(lambda: p2p_barrier(cast("Any", shuffle), *attempts)))
+    with _storage_errors(), _changes_reported(_plugin()):
+        return int(_with_retries(lambda: p2p_barrier(cast("Any", shuffle), *attempts)))
 
 
 def _plugin() -> Any:
@@ -648,11 +658,11 @@ def transfer(shuffle: str, source: Block, pack: Pack) -> int:
             raise
 
     with (
-        _storage_named(),
+        _storage_errors(),
         _changes_reported(plugin, errors_of_pack),
         handle_transfer_errors(name),
     ):
-        run = _asked(lambda: plugin.get_or_create_shuffle(name))
+        run = _with_retries(lambda: plugin.get_or_create_shuffle(name))
         return int(run.add_partition(guarded, partition_id=source))
 
 
@@ -668,6 +678,6 @@ def collect(
     """
     plugin = _plugin()
     name = cast("Any", shuffle)
-    with _storage_named(), _changes_reported(plugin), handle_unpack_errors(name):
-        shards, free = _asked(lambda: plugin.get_output_partition(name, attempt, block))
+    with _storage_errors(), _changes_reported(plugin), handle_unpack_errors(name):
+        shards, free = _with_retries(lambda: plugin.get_output_partition(name, attempt, block))
         return {tuple(source): (values, checksum) for source, checksum, values in shards}, free

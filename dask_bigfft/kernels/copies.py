@@ -211,19 +211,20 @@ class CopyTable:
         addresses = np.array([a.__array_interface__["data"][0] for a in plain], np.int64)
         dtypes = {a.dtype for a in plain}
         for dtype in dtypes:
-            which_here = which
-            segments_here = segments
+            which_of_dtype = which
+            of_dtype = segments
             if len(dtypes) > 1:
-                chosen = np.array([a.dtype == dtype for a in plain])[which]
-                which_here = which[chosen]
-                segments_here = segments.taken(chosen)
+                has_dtype = np.array([a.dtype == dtype for a in plain])[which]
+                which_of_dtype = which[has_dtype]
+                of_dtype = segments.taken(has_dtype)
             # The cached table has starts in place of addresses.
-            table = segments_here.table(dtype.itemsize, item).copy()
-            table[:, 0] += addresses[which_here]
+            table = of_dtype.table(dtype.itemsize, item).copy()
+            table[:, 0] += addresses[which_of_dtype]
             table[:, 1] += self.target.__array_interface__["data"][0]
-            pays((dtype, to), len(table), segments_here.size * item)
+            pays((dtype, to), len(table), of_dtype.size * item)
             # No loop is compiled to conjugate real values.
-            self._tables.append((dtype, segments_here.conjugate and dtype.kind == "c", table))
+            conjugates = of_dtype.conjugate and dtype.kind == "c"
+            self._tables.append((dtype, conjugates, table))
 
     def run(self, low: int = 0, high: int = _ALL, origin: int = 0) -> None:
         """Do the copies at places `low` to `high - 1` along the tiled dimension.

@@ -118,13 +118,13 @@ def test_two_computations_of_one_shuffle(client: Client, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(shuffle, "barrier", barrier)
     began = Counter[str]()
-    reopened = shuffle.RechunkRun._begin_anew
+    reopened = shuffle.RechunkRun._restart
 
     async def counted(run: shuffle.RechunkRun) -> None:
         began[run.id] += 1
         await reopened(run)
 
-    monkeypatch.setattr(shuffle.RechunkRun, "_begin_anew", counted)
+    monkeypatch.setattr(shuffle.RechunkRun, "_restart", counted)
     y = fft.fftn(blocks())
     wanted = np.fft.fftn(FIELD)
     part = y.blocks[0].persist()  # all of them, by tasks of other names
@@ -160,7 +160,7 @@ def test_the_scheduler_is_asked_again_where_a_connection_is_lost(
 
 def rooms() -> list[Any]:
     """What shards take of the memory of each worker that has shuffled."""
-    return [buffer.room for buffer in list(shuffle._buffers.values())]
+    return [limits.memory for limits in list(shuffle._limits.values())]
 
 
 def memory_of(values: np.ndarray) -> Any:
@@ -230,7 +230,7 @@ def test_blocks_that_are_wanted_again_while_others_are_not_made(
     last = (15,)
     requested = Counter[str]()
     put_together = p2p.put_together
-    reopened = shuffle.RechunkRun._begin_anew
+    reopened = shuffle.RechunkRun._restart
 
     def waiting(run: Any, number: int, block: tuple[int, ...], *rest: Any) -> np.ndarray:
         if block == last and number == len(run.plan.exchanges) - 1:
@@ -243,7 +243,7 @@ def test_blocks_that_are_wanted_again_while_others_are_not_made(
         await reopened(self)
 
     monkeypatch.setattr(p2p, "put_together", waiting)
-    monkeypatch.setattr(shuffle.RechunkRun, "_begin_anew", noted)
+    monkeypatch.setattr(shuffle.RechunkRun, "_restart", noted)
     a = RNG.standard_normal(4096)
     with dask.config.set({"bigfft.planner.min-chunk": 0}):
         y = fft.fft(da.from_array(a, chunks=256), chunks=256)

@@ -121,15 +121,12 @@ class Source:
             in_target_order = tile_pass.order == tiles.job.order
             if self.target is not None and is_single_pass and in_target_order:
                 return [*arrays, self.target]
-            dtype = tiles.written(number)
-            shape = tiles.shape(number)
-            before = arrays[-1]
-            same_size = math.prod(shape) == math.prod(before.shape) and dtype == before.dtype.str
             may_overwrite = number > 0 or not only_read
-            if same_size and may_overwrite and not tiles.moves(number):
-                arrays.append(before)
+            if may_overwrite and _works_in_place(tiles, number, arrays[-1]):
+                arrays.append(arrays[-1])
             else:
-                arrays.append(allocate(shape, np.dtype(dtype)))
+                dtype = np.dtype(tiles.written(number))
+                arrays.append(allocate(tiles.shape(number), dtype))
         return arrays
 
     def result(self, last: Array | SegmentedView, shape: tuple[int, ...]) -> Array:
@@ -160,6 +157,13 @@ class Source:
     def lost(self) -> bool:
         """Return True if the block was overwritten and cannot be gathered again."""
         return self.gathered and self.values is None and not self.again
+
+
+def _works_in_place(tiles: BlockTiles, number: int, before: Array | SegmentedView) -> bool:
+    """Return whether a pass may write its tiles to the places from which it has read them."""
+    same_size = math.prod(tiles.shape(number)) == math.prod(before.shape)
+    same_dtype = tiles.written(number) == before.dtype.str
+    return same_size and same_dtype and not tiles.moves(number)
 
 
 def readable(

@@ -327,13 +327,11 @@ def _divided(
     rows = incoming.shape[dim]
     row_nbytes = -(-nbytes // rows)
     outer = math.prod(incoming.shape[:dim])
-    # Tiles of the CPU have rows of some bytes in memory, and fit its cache.
     tile_nbytes = min(tile_bytes_of(library.beside), limits.least)
-    tile = max(1, -(-ROW_BYTES * outer // row_nbytes), tile_nbytes // row_nbytes)
     interval = Interval(
         dim,
         rows,
-        tile=min(rows, tile),
+        tile=_rows_of_cpu_tile(rows, row_nbytes, outer, tile_nbytes),
         width=max(tiles.extents(dim)),
         least=1,
         speed=1.0,
@@ -359,6 +357,20 @@ def _divided(
         share=round((1 - place.share) * rows),
     )
     return interval, admits
+
+
+def _rows_of_cpu_tile(
+    rows: int,
+    row_nbytes: int,
+    outer: int,
+    tile_nbytes: int,
+) -> int:
+    """Return the rows of a CPU tile of about `tile_nbytes`.
+
+    A row has `outer` parts in memory, and those of a tile are at least `ROW_BYTES` long.
+    """
+    rows_of_long_parts = -(-ROW_BYTES * outer // row_nbytes)
+    return min(rows, max(1, rows_of_long_parts, tile_nbytes // row_nbytes))
 
 
 def _free_dim(round_: Round, shape: tuple[int, ...]) -> int | None:

@@ -284,13 +284,10 @@ class BlockView:
         have memory of their own. `cuts` are the requested slices, none wider than `width`; by
         default all.
         """
-        repeats = cuts is not None
-        if cuts is None:
-            cuts = intervals(self.shape[dim], width)
         if self.array is None and not self.divides(dim):
-            # A repeat must not overwrite the results in `out`.
-            place = out if not repeats and self._fits(out, len(self.shape)) else None
-            whole = BlockView.of(self.gather(place), owned=True)
+            # The whole block is gathered; a repeat must not overwrite the results in `out`.
+            fits_out = cuts is None and self._fits(out, len(self.shape))
+            whole = BlockView.of(self.gather(out if fits_out else None), owned=True)
             yield from whole.tiles(
                 dim,
                 width,
@@ -298,6 +295,8 @@ class BlockView:
                 cuts,
             )
             return
+        if cuts is None:
+            cuts = intervals(self.shape[dim], width)
         ahead = (slice(None),) * dim
         if self.array is not None and self.owned:
             for part in cuts:

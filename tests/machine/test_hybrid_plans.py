@@ -70,9 +70,9 @@ def test_from_the_front_door(tmp_path, monkeypatch, device):
     real = tuner.transformed_array
     tried = set()
 
-    def seen(x, plan, carrier):
+    def seen(x, plan, carrier, **options):
         tried.add(plan.device)
-        return real(x, plan, carrier)
+        return real(x, plan, carrier, **options)
 
     monkeypatch.setattr(tuner, "transformed_array", seen)
     path = tmp_path / "speeds.json"

@@ -19,6 +19,7 @@ from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during
 from dask_bigfft.gpu.gather import Crossing, by_turns, crosses, spread
 from dask_bigfft.gpu.links import gpus
+from dask_bigfft.gpu.operations import PendingTransfer
 from dask_bigfft.gpu.peers import transport_of
 from dask_bigfft.kernels.transfer import TransferValues
 
@@ -79,7 +80,7 @@ def transform_on_gpus(
     """Return all blocks of a result, whose source blocks are on GPUs of this process.
 
     The calls enqueue work in the current streams of this thread. They are ordered with the user's
-    own work there, and the host does not wait.
+    own work there, and the host does not wait, but for the check of a transfer function.
 
     Parameters
     ----------
@@ -101,9 +102,10 @@ def transform_on_gpus(
     """
     refuse_cluster(run.token, is_named=False)
     operands: dict[int, ByBlock] = {}
+    pending_transfer = None if transfer is None else PendingTransfer(transfer)
     for number, operand in enumerate(run.plan.operands):
         if operand.plan is None:
-            operands[number] = {(): transfer}
+            operands[number] = {(): pending_transfer}
             continue
         operand_run = PlanRun(operand.plan, run.token)
         spectra = {}
@@ -122,7 +124,10 @@ def transform_on_gpus(
             first=1,
         ).result(spectra)
     sources = {index: blocks[number][cut] for index, number, cut in parts}
-    return _Transform(run, transport, operands).result(sources)
+    results = _Transform(run, transport, operands).result(sources)
+    if pending_transfer is not None:
+        pending_transfer.require_finite()
+    return results
 
 
 class _Transform:

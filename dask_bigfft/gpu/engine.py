@@ -386,6 +386,7 @@ class Engine:
             if source is not None:
                 source.ready()
             self.device.synchronize(end)
+            block.require_finite()
         except (KeyboardInterrupt, SystemExit):
             self.recover()  # stop all work if the wait is interrupted
             raise

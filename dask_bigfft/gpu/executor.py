@@ -18,9 +18,11 @@ from dask_bigfft.gpu.operations import (
     Compute,
     DeviceArray,
     Multiply,
+    PendingTransfer,
     Strided,
     Transfer,
     dense,
+    pending,
 )
 from dask_bigfft.gpu.tile_work import Array, BlockTiles, Computation, Move, TileWork
 from dask_bigfft.kernels.segmented import SegmentedView, ShardView
@@ -279,6 +281,7 @@ class BlockRun:
     part: Sequence[Sequence[TileWork]] | None = None
 
     def __post_init__(self) -> None:
+        self.filters = pending(self.filters)
         self.ffts = self.block.ffts
         #: Bytes to the device and back.
         sizes = [array.nbytes for array in self.arrays]
@@ -290,6 +293,12 @@ class BlockRun:
             works = list(itertools.chain(*self.part))
             self.nbytes = sum(w.source.nbytes for w in works), sum(w.result.nbytes for w in works)
             self.ffts |= {x.op for w in works for x in w.computations if isinstance(x.op, FFT)}
+
+    def require_finite(self) -> None:
+        """Raise an error if a transfer function had values that are not finite."""
+        for operand in self.filters.values():
+            if isinstance(operand, PendingTransfer):
+                operand.require_finite()
 
     @cached_property
     def first(self) -> Tile:

@@ -24,7 +24,7 @@ from dask_bigfft.events import emit
 from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, synchronize
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.links import gpus
-from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply, Transfer
+from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply, Transfer, pending
 from dask_bigfft.gpu.tile_work import Computation, Job, TileWork
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.planner.tile_plan import TileLimits
@@ -133,7 +133,8 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
         The block. If it is made of contiguous parts on its GPU, the first FFTs go from there to
         the block after them, so that nothing is copied; else it is gathered.
     filters : mapping of int to array
-        Spectra of convolutions' filters, by their numbers; host arrays are copied.
+        Spectra of convolutions' filters, by their numbers; host arrays are copied. A transfer
+        function is checked at once, unless it is a `PendingTransfer`.
 
     Raises
     ------
@@ -156,6 +157,7 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
         if values.dtype.str != job.source:
             with values.device:
                 values = values.astype(job.source)
+    operands = pending(filters)
     device = runs[0].source.device if values is None else values.device
     plans = _plans_of(device.id)
     with current(device), plans.lock:
@@ -165,10 +167,13 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
                 values,
                 parts,
                 work,
-                filters,
+                operands,
             )
             parts = []
         synchronize()
+        for number, operand in operands.items():
+            if operand is not filters[number]:
+                operand.require_finite()
     return values.reshape(job.shapes[1])
 
 

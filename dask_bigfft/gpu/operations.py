@@ -6,13 +6,13 @@ a tile's buffer until the executor places the tile in the arena.
 
 import itertools
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from dask_bigfft.kernels.transfer import BoundTransfer, TransferValues
+from dask_bigfft.kernels.transfer import BoundTransfer, TileTransfer, TransferValues
 from dask_bigfft.tiles.program import ChirpFactor, Term, Twiddle
 from dask_bigfft.tiles.program import Transfer as TransferProduct
 from dask_bigfft.transforms.steps import Kind
@@ -21,7 +21,7 @@ Block = tuple[int, ...]
 
 #: Elements that are multiplied by a transfer function at a time. Its values in double precision,
 #: and those on the way to them, need memory beside the arena.
-TRANSFER_SIZE = 1 << 22
+TRANSFER_SIZE = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +254,33 @@ class Strided:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class PendingTransfer:
+    """Transfer function whose values on a device are checked when all work has been enqueued.
+
+    Parameters
+    ----------
+    transfer : TransferValues
+        The transfer function.
+    """
+
+    transfer: TransferValues
+    products: list[TileTransfer] = field(default_factory=list, init=False)
+
+    def require_finite(self) -> None:
+        """Wait for the products, and raise an error for values that are not finite."""
+        while self.products:
+            self.products.pop().require_finite()
+
+
+def pending(operands: Mapping[int, Any]) -> dict[int, Any]:
+    """Return the operands of a round, with transfer functions to be checked by `require_finite`."""
+    return {
+        number: PendingTransfer(operand) if hasattr(operand, "on_tile") else operand
+        for number, operand in operands.items()
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """Product in place with a transfer function of the frequencies.
@@ -268,7 +295,7 @@ class Transfer:
         The frequencies, by their positions.
     origin : tuple of int
         Position of the first element along each dimension.
-    function : TransferValues, optional
+    function : PendingTransfer, optional
         The transfer function, which is known when the operation is done.
     """
 
@@ -276,13 +303,13 @@ class Transfer:
     dtype: str
     product: TransferProduct
     origin: Block
-    function: TransferValues | None = None
+    function: PendingTransfer | None = None
 
     def apply(self, values: Any) -> None:
         """Multiply an array in memory of the device."""
         assert self.function is not None
-        bound = BoundTransfer(self.product, self.function, self.origin)
-        bound.apply(values, TRANSFER_SIZE)
+        bound = BoundTransfer(self.product, self.function.transfer, self.origin)
+        self.function.products.append(bound.apply(values, TRANSFER_SIZE))
 
 
 Compute = FFT | Multiply | Product | Strided | Transfer

@@ -14,7 +14,6 @@ def index_table(
     first: int,
     lows: Sequence[int],
     shape: Sequence[int],
-    like: Array | None = None,
 ) -> Array:
     """Return the sum of the terms at all places of some dimensions of a block; it is read-only.
 
@@ -26,13 +25,11 @@ def index_table(
         The first of the dimensions.
     lows, shape : sequence of int
         First place and number of places of each dimension.
-    like : array, optional
-        Array on the device of the result, by default a NumPy array.
     """
-    table = np.zeros((1,) * len(shape), np.int64, like=like)
+    table = np.zeros((1,) * len(shape), np.int64)
     for term in index:
         at = term.dim - first
-        places = np.arange(lows[at], lows[at] + shape[at], dtype=np.int64, like=like)
+        places = np.arange(lows[at], lows[at] + shape[at], dtype=np.int64)
         if term.offset:
             places = (places + term.offset) % term.size
         values = places // term.divisor % term.modulus * term.stride

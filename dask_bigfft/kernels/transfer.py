@@ -20,18 +20,33 @@ from dask_bigfft.tiles.program import Transfer
 Slices = tuple[slice, ...]
 
 
+class TileTransfer(Protocol):
+    """Transfer function at the frequencies of a tile."""
+
+    def values(self, part: Slices) -> Array:
+        """Return the values in a part of the spectrum of the tile, which broadcast against it."""
+
+    def require_finite(self) -> None:
+        """Wait for a device, and raise an error if values there were not finite.
+
+        Values in host memory are checked before they are returned.
+        """
+
+
 class TransferValues(Protocol):
     """Transfer function of an operator."""
 
-    def values(self, indices: Mapping[int, Array]) -> Array:
-        """Return the values at frequencies, which broadcast against a part of the spectrum.
+    def on_tile(self, indices: Mapping[int, Array], like: Array) -> TileTransfer:
+        """Return the function at the frequencies of a tile.
 
         Parameters
         ----------
         indices : mapping of int to ndarray
             For each axis, the indices 0 to N - 1 of the frequencies, or of the elements if it is
-            not transformed, as int64. They have the axes of the spectrum, and are broadcast along
-            all others.
+            not transformed, as int64 in host memory. They have the axes of the spectrum, and are
+            broadcast along all others.
+        like : array
+            Array on the device of the values.
         """
 
 
@@ -64,24 +79,22 @@ class BoundTransfer:
         lows[dim] += part.start
         return replace(self, lows=tuple(lows))
 
-    def apply(self, tile: Array, size: int = TRANSFER_SIZE) -> None:
+    def apply(self, tile: Array, size: int = TRANSFER_SIZE) -> TileTransfer:
         """Multiply a contiguous tile in place by the transfer function, `size` values at a time.
 
-        The tile may be on a GPU, where the function is then evaluated.
+        The tile may be on a GPU, where the function is then evaluated. What is returned tells
+        whether its values were finite.
         """
         first_dims = self.operation.first_dims
         shape_by_axis = [tile.shape[a:b] for a, b in itertools.pairwise(first_dims)]
         spectrum = tile.reshape([math.prod(shape) for shape in shape_by_axis])
-        indices = self._indices(tile)
+        tile_transfer = self.transfer.on_tile(self._indices(tile.shape), like=tile)
         for part in _parts(spectrum.shape, size):
-            own_indices = {
-                axis: index[_broadcast_part(part, axis)] for axis, index in indices.items()
-            }
-            _multiply(spectrum[part], self.transfer.values(own_indices))
+            _multiply(spectrum[part], tile_transfer.values(part))
+        return tile_transfer
 
-    def _indices(self, tile: Array) -> dict[int, Array]:
+    def _indices(self, shape: tuple[int, ...]) -> dict[int, Array]:
         """Return the indices of the frequencies of a tile along each axis."""
-        shape = tile.shape
         first_dims = self.operation.first_dims
         indices: dict[int, Array] = {}
         for along in self.operation.axes:
@@ -92,7 +105,6 @@ class BoundTransfer:
                 first,
                 self.lows[first:behind],
                 shape[first:behind],
-                like=tile,
             )
             broadcast = [1] * (len(first_dims) - 1)
             broadcast[along.axis] = -1
@@ -100,7 +112,7 @@ class BoundTransfer:
         return indices
 
 
-def _broadcast_part(part: Slices, axis: int) -> Slices:
+def broadcast_part(part: Slices, axis: int) -> Slices:
     """Return a part of an array that is broadcast along all axes but one."""
     return tuple(cut if a == axis else slice(None) for a, cut in enumerate(part))
 

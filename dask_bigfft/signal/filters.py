@@ -464,8 +464,12 @@ def _times_function(
 ) -> Array:
     """Return a block of a spectrum times a function of its frequencies."""
     with phase.measured(block.nbytes):
-        indices = {a.axis: a.index(block_id, block) % a.length for a in axes}
-        return _product(block, transfer.values(indices))
+        in_memory = np.empty(0)
+        indices = {a.axis: a.index(block_id, in_memory) % a.length for a in axes}
+        on_tile = transfer.on_tile(indices, like=block)
+        product = _product(block, on_tile.values((slice(None),) * block.ndim))
+        on_tile.require_finite()
+        return product
 
 
 @on_own_gpu

@@ -16,6 +16,7 @@ import numpy as np
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
+from dask_bigfft.kernels.transfer import Slices, broadcast_part
 
 #: Frequencies at which a function is tried, in cycles per sample.
 TRIED = (0.0, 0.01, 0.13, 0.37, 0.49, -0.49, -0.37, -0.13, -0.01)
@@ -60,68 +61,25 @@ class TransferFunction:
         """Return True, because each block gets its own frequencies."""
         return True
 
-    def values(self, indices: Mapping[int, Array]) -> Array:
-        """Return the values at some frequencies, which broadcast against them.
-
-        Parameters
-        ----------
-        indices : mapping of int to ndarray
-            Indices 0 to N - 1 of the frequencies along each axis.
-        """
+    def on_tile(self, indices: Mapping[int, Array], like: Array) -> "FunctionOnTile":
+        """Return the function at the frequencies of a tile; see `kernels.transfer`."""
         signed_indices: list[Array] = []
-        two_signed: list[int] = []
-        for position, (axis, length) in enumerate(zip(self.axes, self.lengths, strict=True)):
-            index = indices[axis]
-            signed_indices.append(np.where(2 * index >= length, index - length, index))
-            if length % 2 == 0 and self.balanced and bool((2 * index == length).any()):
-                two_signed.append(position)
-        return self._mean_over_signs(signed_indices, two_signed)
-
-    def _mean_over_signs(
-        self,
-        indices: Sequence[Array],
-        two_signed: Sequence[int],
-    ) -> Array:
-        """Return the values, with the means over both signs where some indices are -N/2.
-
-        Parameters
-        ----------
-        indices : sequence of ndarray
-            Integer frequencies of each argument of the function.
-        two_signed : sequence of int
-            Positions of the arguments whose lowest index is -N/2.
-        """
-        if not two_signed:
-            return self._at_indices(indices)
-        position = two_signed[0]
-        others = two_signed[1:]
-        axis = self.axes[position]
-        index = indices[position]
-        values = self._mean_over_signs(indices, others)
-        if values.shape[axis] != index.size:
-            return values  # the function does not depend on this frequency
-        lowest = int(np.argmin(index))
-        plane = (*(slice(None),) * axis, slice(lowest, lowest + 1))
-        opposite = list(indices)
-        opposite[position] = -index[plane]
-        values[plane] = (values[plane] + self._mean_over_signs(opposite, others)) / 2
-        return values
-
-    def _at_indices(self, indices: Sequence[Array]) -> Array:
-        """Return the values at integer frequencies."""
-        frequencies = []
-        for index, length, d in zip(
-            indices,
+        frequencies: list[Array] = []
+        for axis, length, d in zip(
+            self.axes,
             self.lengths,
             self.spacing,
             strict=True,
         ):
-            step = 1.0 / (length * d)
-            frequencies.append(index * step)
-        return self.at(frequencies)
+            index = indices[axis]
+            signed = np.where(2 * index >= length, index - length, index)
+            signed_indices.append(signed)
+            frequencies.append(signed * (1.0 / (length * d)))
+        on_device = [np.asarray(frequency, like=like) for frequency in frequencies]
+        return FunctionOnTile(self, signed_indices, frequencies, on_device)
 
     def at(self, frequencies: Sequence[Array]) -> Array:
-        """Return the values at some frequencies, in new memory, which broadcast against these.
+        """Return the values at some frequencies, which broadcast against these.
 
         Signs at N/2 are not averaged.
 
@@ -130,18 +88,7 @@ class TransferFunction:
         ArgumentError, ArgumentTypeError
             With the first frequency whose value is not finite; for values that are no numbers.
         """
-        with np.errstate(all="ignore"):  # what is not finite is an error of its own
-            returned = self.function(*frequencies)
-        values: Array = np.array(returned, like=frequencies[0])
-        values = values.reshape((1,) * (frequencies[0].ndim - values.ndim) + values.shape)
-        if values.dtype.kind not in "biufc":
-            allowed = "a function that returns numbers"
-            raise_invalid(
-                "transfer",
-                f"values of {values.dtype}",
-                allowed,
-                kind=ArgumentTypeError,
-            )
+        values = self.unchecked(frequencies)
         is_zero = reduce(np.logical_and, [frequency == 0 for frequency in frequencies])
         if self.at_zero is not None and bool(np.any(is_zero)):
             values = np.where(is_zero, self.at_zero, values)
@@ -153,6 +100,136 @@ class TransferFunction:
             text = f"{values[place]} at frequency {cycles}"
             allowed = "finite values; `at_zero` gives the value where all frequencies are 0"
             raise_invalid("transfer", text, allowed)
+        return values
+
+    def unchecked(self, frequencies: Sequence[Array]) -> Array:
+        """Return what the function returns, as an array with the axes of the frequencies."""
+        with np.errstate(all="ignore"):  # what is not finite is an error of its own
+            returned = self.function(*frequencies)
+        values: Array = np.asarray(returned, like=frequencies[0])
+        if values.dtype.kind not in "biufc":
+            allowed = "a function that returns numbers"
+            raise_invalid(
+                "transfer",
+                f"values of {values.dtype}",
+                allowed,
+                kind=ArgumentTypeError,
+            )
+        return values.reshape((1,) * (frequencies[0].ndim - values.ndim) + values.shape)
+
+
+class FunctionOnTile:
+    """Values of a `TransferFunction` at the frequencies of a tile.
+
+    What depends on the indices is decided in host memory, so that no value of a device is waited
+    for before the last one.
+
+    Parameters
+    ----------
+    transfer : TransferFunction
+        The function.
+    indices : sequence of ndarray
+        Signed integer frequencies along the axis of each argument.
+    frequencies : sequence of ndarray
+        The frequencies, in host memory.
+    on_device : sequence of array
+        The frequencies on the device of the tile.
+    """
+
+    def __init__(
+        self,
+        transfer: TransferFunction,
+        indices: Sequence[Array],
+        frequencies: Sequence[Array],
+        on_device: Sequence[Array],
+    ) -> None:
+        self.transfer = transfer
+        self.indices = indices
+        self.frequencies = frequencies
+        self.on_device = on_device
+        self._on_host = isinstance(on_device[0], np.ndarray)
+        #: Parts whose values are on a device, and whether these are finite.
+        self._unchecked: list[tuple[Slices, Array]] = []
+
+    def values(self, part: Slices) -> Array:
+        """Return the values in a part of the spectrum of the tile, which broadcast against it.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            For values in host memory that are not finite; for values that are no numbers.
+        """
+        if self._on_host:
+            return self._values(part, self.frequencies, self.transfer.at)
+        values = self._values(part, self.on_device, self._on_own_device)
+        self._unchecked.append((part, np.asarray(np.isfinite(values).all(), like=values)))
+        return values
+
+    def require_finite(self) -> None:
+        """Wait for the device, and raise an error with the first frequency of a wrong value."""
+        while self._unchecked:
+            part, is_finite = self._unchecked.pop()
+            if not bool(is_finite):
+                self._values(part, self.frequencies, self.transfer.at)
+
+    def _on_own_device(self, frequencies: Sequence[Array]) -> Array:
+        """Return the values at frequencies on a device, with that where all of them are 0."""
+        values = self.transfer.unchecked(frequencies)
+        at_zero = self.transfer.at_zero
+        if at_zero is None:
+            return values
+        is_zero = reduce(np.logical_and, [frequency == 0 for frequency in frequencies])
+        with_zero: Array = np.where(is_zero, at_zero, values)
+        return with_zero
+
+    def _values(
+        self,
+        part: Slices,
+        frequencies: Sequence[Array],
+        function: Callable[[Sequence[Array]], Array],
+    ) -> Array:
+        """Return the values of a function in a part, with means over both signs of N/2."""
+        own: list[Array] = []
+        lowest: list[tuple[int, int]] = []
+        for position, axis in enumerate(self.transfer.axes):
+            along_axis = broadcast_part(part, axis)
+            own.append(frequencies[position][along_axis])
+            length = self.transfer.lengths[position]
+            if length % 2 == 0 and self.transfer.balanced:
+                index = self.indices[position][along_axis].ravel()
+                lowest += [(position, int(i)) for i in np.flatnonzero(2 * index == -length)]
+        return self._mean_over_signs(own, lowest, function)
+
+    def _mean_over_signs(
+        self,
+        frequencies: Sequence[Array],
+        lowest: Sequence[tuple[int, int]],
+        function: Callable[[Sequence[Array]], Array],
+    ) -> Array:
+        """Return the values, with the means over both signs at some places.
+
+        Parameters
+        ----------
+        frequencies : sequence of ndarray
+            Argument of the function.
+        lowest : sequence of (int, int)
+            Positions of the arguments with the frequency N/2, and its place in them.
+        function : callable
+            The function.
+        """
+        if not lowest:
+            return function(frequencies)
+        (position, place), *others = lowest
+        axis = self.transfer.axes[position]
+        values = self._mean_over_signs(frequencies, others, function)
+        if values.shape[axis] != frequencies[position].size:
+            return values  # the function does not depend on this frequency
+        plane = (*(slice(None),) * axis, slice(place, place + 1))
+        opposite = list(frequencies)
+        opposite[position] = -frequencies[position][plane]
+        means = (values[plane] + self._mean_over_signs(opposite, others, function)) / 2
+        values = values.astype(np.result_type(values, means))
+        values[plane] = means
         return values
 
 
@@ -207,6 +284,10 @@ class TransferInMemory:
     lengths: Mapping[int, int]
     halved: int | None
 
+    def on_tile(self, indices: Mapping[int, Array], like: Array) -> "ArrayOnTile":
+        """Return the array at the frequencies of a tile; see `kernels.transfer`."""
+        return ArrayOnTile(self, indices, like)
+
     def values(self, indices: Mapping[int, Array]) -> Array:
         """Return the values at some frequencies, which broadcast against them.
 
@@ -219,13 +300,10 @@ class TransferInMemory:
             Indices 0 to N - 1 of the frequencies along each axis, and of the elements along axes
             that are not transformed.
         """
-        device_index = indices[min(indices)]
-        host_indices = {axis: _in_host_memory(index) for axis, index in indices.items()}
-        values = self._in_full(host_indices)
+        values = self._in_full(indices)
         if not np.isfinite(values).all():
             raise_invalid("transfer", "an array with values that are not finite", "finite values")
-        on_device: Array = np.asarray(values, like=device_index)
-        return on_device
+        return values
 
     def _in_full(self, indices: Mapping[int, Array]) -> Array:
         """Return the values at frequencies of either sign."""
@@ -268,10 +346,34 @@ class TransferInMemory:
         return values
 
 
-def _in_host_memory(index: Any) -> Array:
-    """Return an array as a NumPy array."""
-    host: Array = index.get() if hasattr(index, "get") else index
-    return host
+@dataclass(frozen=True, eq=False)
+class ArrayOnTile:
+    """Values of a `TransferInMemory` at the frequencies of a tile.
+
+    Parameters
+    ----------
+    transfer : TransferInMemory
+        The array.
+    indices : mapping of int to ndarray
+        Indices of the frequencies along each axis.
+    like : array
+        Array on the device of the tile.
+    """
+
+    transfer: TransferInMemory
+    indices: Mapping[int, Array]
+    like: Array
+
+    def values(self, part: Slices) -> Array:
+        """Return the values in a part of the spectrum of the tile, which broadcast against it."""
+        own_indices = {
+            axis: index[broadcast_part(part, axis)] for axis, index in self.indices.items()
+        }
+        on_device: Array = np.asarray(self.transfer.values(own_indices), like=self.like)
+        return on_device
+
+    def require_finite(self) -> None:
+        """Return: the values were checked in host memory."""
 
 
 def try_function(transfer: TransferFunction, ndim: int, real: bool) -> None:

@@ -5,8 +5,7 @@ If a release of dask moves one of them, only this file has to change.
 
 import sys
 from collections.abc import Callable, Iterator
-from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import dask.array as da
 from dask._task_spec import Alias, DataNode, Task, TaskRef, _execute_subgraph
@@ -18,12 +17,17 @@ from dask.callbacks import Callback
 from dask.highlevelgraph import HighLevelGraph, Layer
 from dask.layers import ArraySliceDep
 
+from dask_bigfft.expressions import RecipeExpression
+
 # names that other modules import from here
 __all__ = ["Alias", "DataNode", "HighLevelGraph", "Layer", "NumpyBackendEntrypoint", "Task"]
 __all__ += ["TaskRef", "array_creation_dispatch", "finalize", "old_to_new", "slices_from_chunks"]
 
+#: Name of the package whose arrays are expressions, and which dask does not import.
+DASK_ARRAY = "dask_array"
+
 #: True if ``array.query-planning`` was on when `dask.array` was imported: arrays are expressions.
-ARRAY_EXPRESSIONS = da.array_expr_enabled()
+ARRAY_EXPRESSIONS: bool = da.array_expr_enabled()
 
 
 def unfused(key: Any, task: Any) -> Iterator[tuple[Any, Any]]:
@@ -68,6 +72,8 @@ def original_of(x: da.Array) -> Any:
 
     The blocks of the array are the slices of that object by their chunks.
     """
+    if is_expression(x):  # whose graph would be made for this
+        return None
     layers = getattr(getattr(x, "dask", None), "layers", {})
     layer, name = layers.get(getattr(x, "name", None)), f"original-{getattr(x, 'name', None)}"
     if not isinstance(layer, Blockwise) or name not in layers:
@@ -76,55 +82,72 @@ def original_of(x: da.Array) -> Any:
     return layers[name][name] if cuts == [x.chunks] and len(layer.indices) == 2 else None
 
 
-def expression_array(x: Any, recipe: Any) -> da.Array:
-    """Return the lazy result of a recipe on an array, where dask arrays are expressions.
+# --- arrays that are expressions -------------------------------------------------------------
+
+
+def is_lazy(x: Any) -> bool:
+    """Return whether a value is an array of dask, or of the package dask-array."""
+    return isinstance(x, da.Array) or _is_of_dask_array(x)
+
+
+def is_expression(x: Any) -> bool:
+    """Return whether an array of `is_lazy` is an expression, and not a graph."""
+    return ARRAY_EXPRESSIONS or _is_of_dask_array(x)
+
+
+def _is_of_dask_array(x: Any) -> bool:
+    """Return whether a value is an array of the package dask-array, without importing it."""
+    kind = getattr(sys.modules.get(DASK_ARRAY), "Array", None)  # None while it is imported
+    return kind is not None and isinstance(x, kind)
+
+
+def uses_expressions() -> bool:
+    """Return whether a graph of this process may come from an expression."""
+    return ARRAY_EXPRESSIONS or DASK_ARRAY in sys.modules
+
+
+def functions_of(x: Any) -> Any:
+    """Return the module with the functions of arrays like a lazy one, such as `map_blocks`."""
+    return sys.modules[DASK_ARRAY] if _is_of_dask_array(x) else da
+
+
+if ARRAY_EXPRESSIONS:
+    from dask.array._array_expr._expr import ArrayExpr
+
+    class _Transform(RecipeExpression, ArrayExpr):  # type: ignore[misc, unused-ignore]
+        """Transform or shift of an array, as dask with query planning prints it."""
+
+
+def expression_array(x: Any, recipe: Any) -> Any:
+    """Return the lazy result of a recipe on an array that is an expression, of the same kind.
 
     A recipe has a `plan` with the `chunks` of the result, its `meta` like another array, the `name`
     of its blocks, given a token, and its `tasks`, given a token and the name of the source array.
     """
-    expression: Any = _FromRecipe
-    return cast("da.Array", new_collection(expression(x.expr, recipe)))
+    kind: Any
+    if _is_of_dask_array(x):
+        from dask_bigfft.dask_array_private import Transform
+
+        kind = Transform
+    else:
+        kind = _Transform
+    return type(x)(kind(x.expr, recipe))
 
 
-def recipe_of(x: da.Array) -> tuple[da.Array, Any] | None:
+def recipe_of(x: Any) -> tuple[Any, Any] | None:
     """Return the source and the recipe of a result of `expression_array`; None for others."""
     expression: Any = getattr(x, "expr", None)
-    if not ARRAY_EXPRESSIONS or not isinstance(expression, _FromRecipe):
+    if not isinstance(expression, RecipeExpression):
         return None
-    return cast("da.Array", new_collection(expression.operands[0])), expression.operands[1]
+    return type(x)(expression.operands[0]), expression.operands[1]
 
 
-def nearest_from_recipe(x: da.Array) -> da.Array | None:
+def nearest_from_recipe(x: Any) -> Any:
     """Return the result of `expression_array` that is the only source of an array, or None."""
     expression: Any = getattr(x, "expr", None)
-    while not isinstance(expression, _FromRecipe):
+    while not isinstance(expression, RecipeExpression):
         before = [] if expression is None else expression.dependencies()
         if len(before) != 1:
             return None
         (expression,) = before
-    return cast("da.Array", new_collection(expression))
-
-
-if ARRAY_EXPRESSIONS:
-    from dask._collections import new_collection
-    from dask.array._array_expr._expr import ArrayExpr
-
-    class _FromRecipe(ArrayExpr):  # type: ignore[misc, unused-ignore]
-        """Array that tasks of a recipe make from another one."""
-
-        _parameters = ["array", "recipe"]  # noqa: RUF012 (the base class has it so)
-
-        @cached_property
-        def _name(self) -> Any:
-            return self.operands[1].name(self.deterministic_token)
-
-        @property
-        def chunks(self) -> Any:
-            return self.operands[1].plan.chunks
-
-        @property
-        def _meta(self) -> Any:
-            return self.operands[1].meta(self.operands[0]._meta)
-
-        def _layer(self) -> Any:
-            return self.operands[1].tasks(self.deterministic_token, self.operands[0]._name)
+    return type(x)(expression)

@@ -1,7 +1,7 @@
 """Frequencies of a spectrum in either order, as dask arrays."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, cast
 
 import dask.array as da
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from dask_bigfft import config
 from dask_bigfft.api.arguments import normalized_chunks
 from dask_bigfft.api.calls import transforms_by
+from dask_bigfft.dask_private import functions_of, is_lazy
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, raise_invalid
 from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.kernels.twiddle import index_of_places
@@ -184,7 +185,7 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     >>> frequencies_of(rfft(da.ones(8, chunks=2)), d=0.5).compute()
     array([0.  , 0.25, 0.5 , 0.75, 1.  ])
     """
-    if not isinstance(spectrum, da.Array):
+    if not is_lazy(spectrum):
         type_name = type(spectrum).__qualname__
         raise_invalid(
             "spectrum",
@@ -213,6 +214,7 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
         chunks=spectrum.chunks[dim],
         window=(first, spectrum.shape[dim]),
         shift=offsets.get(dim, 0),
+        arange=functions_of(spectrum).arange,
     )
 
 
@@ -254,6 +256,7 @@ def _frequencies(
     chunks: Any,
     window: Window | None = None,
     shift: int = 0,
+    arange: Callable[..., Any] = da.arange,
 ) -> da.Array:
     """Return the frequencies of a spectrum by place.
 
@@ -271,6 +274,8 @@ def _frequencies(
         First place and number of places, cyclically; all by default.
     shift : int
         Place of the window that comes first, which is shifted cyclically.
+    arange : callable
+        Function that makes lazy arrays of the kind of the result.
     """
     n = spectrum.length
     half = spectrum.is_half
@@ -279,7 +284,7 @@ def _frequencies(
     first, count = window or (0, size)
     dtype = np.dtype(float)  # dask names it faster than the class
     place_chunks = normalized_chunks(chunks, chunks, (count,), dtype)
-    places = da.arange(count, chunks=place_chunks, dtype=np.int64)
+    places = arange(count, chunks=place_chunks, dtype=np.int64)
     frequencies = places.map_blocks(
         _frequency_block,
         n,

@@ -18,6 +18,7 @@ from dask.base import is_dask_collection
 from dask_bigfft import config
 from dask_bigfft.carriers.names import Chunks
 from dask_bigfft.config import is_int
+from dask_bigfft.dask_private import is_lazy
 from dask_bigfft.errors import (
     ArgumentTypeError,
     has_unit,
@@ -90,7 +91,7 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
     (2,)
     """
     _refuse_containers(a)
-    if not isinstance(a, da.Array):
+    if not is_lazy(a):
         arrays = all(hasattr(a, name) for name in ("dtype", "shape"))
         lazy = arrays and (hasattr(a, "chunks") or hasattr(a, "__cuda_array_interface__"))
         try:
@@ -99,7 +100,7 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
             raise_invalid("a", a, f"an array or what numpy.asarray takes ({error})")
     if kind is not None or a.dtype.hasobject:  # dask finds no chunks for objects
         parse_dtype(np.dtype(a.dtype), TRANSFORMS[parse_name(kind or "fft")][0])
-    if not isinstance(a, da.Array):
+    if not is_lazy(a):
         a = da.from_array(a, name=f"bigfft_input-{uuid.uuid4().hex}")
     for axis, chunks in enumerate(a.chunks):
         if any(c != c for c in chunks):
@@ -110,13 +111,13 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
 
 def _refuse_containers(a: Any) -> None:
     """Raise an error for containers that hold more than numbers, such as masks or coordinates."""
-    block = meta_from_array(a) if isinstance(a, da.Array) else a
+    block = meta_from_array(a._meta) if is_lazy(a) else a
     allowed = None
     if type(a).__module__.partition(".")[0] == "xarray":
         allowed = "an array: pass .data, the array inside, or use dask_bigfft.xarray"
     elif has_unit(block):
         allowed = "an array without a unit: pass a.magnitude, and multiply the result by the unit"
-    elif is_dask_collection(a) and not isinstance(a, da.Array):
+    elif is_dask_collection(a) and not is_lazy(a):
         allowed = "a dask.array.Array, or an array-like"
     elif isinstance(block, np.matrix):
         allowed = "an array, which has any number of axes: pass numpy.asarray(a)"

@@ -18,7 +18,7 @@ from dask_bigfft import config
 from dask_bigfft.api.arguments import Extras, parse_array, parse_options
 from dask_bigfft.api.plans import make_plan
 from dask_bigfft.carriers.disk import scratch_place
-from dask_bigfft.dask_private import original_of
+from dask_bigfft.dask_private import functions_of, original_of
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.graph.layer import origin, transformed_array
 from dask_bigfft.kernels.views import empty_like
@@ -441,7 +441,8 @@ def by_block(work: Callable[..., Any], /, *arrays: Any, dtype: Any, **keywords: 
     infer the dtype; its blocks are on a GPU if those of the first array are, unless `meta` differs.
     """
     keywords.setdefault("meta", empty_like(arrays[0]._meta, arrays[0].ndim, dtype))
-    return cast("da.Array", da.map_blocks(work, *arrays, dtype=dtype, **keywords))
+    map_blocks = functions_of(arrays[0]).map_blocks
+    return cast("da.Array", map_blocks(work, *arrays, dtype=dtype, **keywords))
 
 
 def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:

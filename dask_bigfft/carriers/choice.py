@@ -19,7 +19,7 @@ from dask_bigfft.carriers.p2p import P2P, shuffle_module
 from dask_bigfft.carriers.resident import ON_GPUS, Resident
 from dask_bigfft.carriers.shared import Shared
 from dask_bigfft.carriers.tasks import Tasks
-from dask_bigfft.dask_private import ARRAY_EXPRESSIONS
+from dask_bigfft.dask_private import uses_expressions
 from dask_bigfft.events import current_worker, running_client, uses_clusters
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.planner.plan import Plan
@@ -117,7 +117,7 @@ def _has_cluster() -> bool:
         return False
     if running_client() is not None or current_worker() is not None:
         return True
-    return bool(ARRAY_EXPRESSIONS) and _is_scheduler()
+    return uses_expressions() and _is_scheduler()
 
 
 def _is_scheduler() -> bool:

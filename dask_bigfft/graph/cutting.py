@@ -16,10 +16,10 @@ from dask.base import tokenize
 
 from dask_bigfft.carriers.names import Chunks, Cut, Graph, Key
 from dask_bigfft.dask_private import (
-    ARRAY_EXPRESSIONS,
     HighLevelGraph,
     Task,
     TaskRef,
+    is_expression,
     old_to_new,
 )
 from dask_bigfft.kernels.views import is_on_gpu
@@ -62,7 +62,7 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
     """
     count = math.prod(map(len, chunks))
     is_small = count < MANY_BLOCKS and not is_on_gpu(x._meta)
-    if is_small or count == x.npartitions or ARRAY_EXPRESSIONS:
+    if is_small or count == x.npartitions or is_expression(x):
         return rechunked(x, chunks)
     cuts = cuts_of(x.chunks, chunks)
     if cuts is None:

@@ -19,11 +19,11 @@ from dask_bigfft.carriers.names import Cut, Graph
 from dask_bigfft.carriers.p2p import shuffle_module
 from dask_bigfft.carriers.run import PlanRun
 from dask_bigfft.dask_private import (
-    ARRAY_EXPRESSIONS,
     HighLevelGraph,
     Layer,
     expression_array,
     finished_by,
+    is_expression,
     nearest_from_recipe,
     recipe_of,
     results_are_kept,
@@ -274,8 +274,8 @@ def transformed_array(
         cuts=cuts,
         transfer=transfer,
     )
-    if ARRAY_EXPRESSIONS:
-        return expression_array(x, recipe)
+    if is_expression(x):
+        return cast("da.Array", expression_array(x, recipe))
     token = tokenize(
         x.name,
         plan,
@@ -344,6 +344,8 @@ def origin(x: da.Array) -> Origin | None:
             recipe.carrier,
             None,
         )
+    if is_expression(x):
+        return None
     graph = x.dask
     layer = graph.layers.get(x.name) if isinstance(graph, HighLevelGraph) else None
     if not isinstance(layer, PlanLayer):
@@ -384,8 +386,8 @@ def uncut(x: da.Array) -> da.Array:
 
 def _nearest_result(x: da.Array) -> da.Array | None:
     """Return the result of a plan that is the only source of an array; None if there is none."""
-    if ARRAY_EXPRESSIONS:
-        return nearest_from_recipe(x)
+    if is_expression(x):
+        return cast("da.Array | None", nearest_from_recipe(x))
     graph = x.dask
     name = x.name
     if not isinstance(graph, HighLevelGraph):

@@ -17,6 +17,7 @@ from dask_bigfft import config
 from dask_bigfft import fft as transforms
 from dask_bigfft.api.calls import Norm, transforms_by
 from dask_bigfft.config import is_int
+from dask_bigfft.dask_private import is_lazy
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.transforms.bands import Spectrum
 from dask_bigfft.transforms.spec import COSINES, parse_length, parse_orders, with_dims
@@ -271,7 +272,7 @@ def labelled_like(
 
     The name is set explicitly, because xarray would otherwise use the name of a dask array.
     """
-    if isinstance(data, da.Array) and not isinstance(array.data, da.Array):
+    if is_lazy(data) and not is_lazy(array.data):
         data = data.compute()
     named = xr.DataArray(
         data,

@@ -1,9 +1,21 @@
 """Where dask arrays are expressions (`array.query-planning`), transforms work as elsewhere."""
 
+import pytest
 from support import ROOT, python
 
 
 def test_transforms_of_expressions(tmp_path):
     program = ROOT / "tests" / "front" / "expressions.py"
-    process = python(program, cwd=tmp_path, env={"DASK_ARRAY__QUERY_PLANNING": True})
+    variables = {"DASK_ARRAY__QUERY_PLANNING": True}
+    process = python(program, "dask.array", cwd=tmp_path, env=variables)
+    assert process.stdout.split("\n")[-2] == "all right"
+
+
+@pytest.mark.parametrize("planning", [False, True])
+def test_transforms_of_the_package_dask_array(tmp_path, planning):
+    """Its arrays are expressions of their own, whatever those of dask are."""
+    pytest.importorskip("dask_array")
+    program = ROOT / "tests" / "front" / "expressions.py"
+    variables = {"DASK_ARRAY__QUERY_PLANNING": planning}
+    process = python(program, "dask_array", cwd=tmp_path, env=variables)
     assert process.stdout.split("\n")[-2] == "all right"

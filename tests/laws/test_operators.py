@@ -203,3 +203,13 @@ def test_on_devices(
     with split(), simulated_devices(nbytes, limits=limits):
         _, result = computed(x, chunks, None, device=device)
     require_close(result, expected_of(x, None), 1e-5 if dtype == "c8" else 1e-13)
+
+
+@pytest.mark.parametrize("carrier", ["p2p", "tasks"])
+def test_on_a_cluster(carrier, client):
+    x = random_array((24, 36), "f8", 8)
+    with split(**{"bigfft.exchange.carrier": carrier}):
+        lazy = signal.fourier_filter(da.from_array(x, chunks=(4, 36)), delayed)
+        (plan,) = transforms_in(lazy).values()
+        assert len(plan.rounds) == 3
+        require_close(lazy.compute(), expected_of(x, None), 1e-13)

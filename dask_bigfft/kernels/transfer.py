@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from dask_bigfft.arrays import Array
+from dask_bigfft.errors import KernelError
 from dask_bigfft.kernels.indices import index_table
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.tiles.program import Transfer
@@ -85,6 +86,8 @@ class BoundTransfer:
         The tile may be on a GPU, where the function is then evaluated. What is returned tells
         whether its values were finite.
         """
+        if not tile.flags.c_contiguous:  # a reshaped copy would be multiplied
+            raise KernelError("a tile has to be contiguous")
         first_dims = self.operation.first_dims
         shape_by_axis = [tile.shape[a:b] for a, b in itertools.pairwise(first_dims)]
         spectrum = tile.reshape([math.prod(shape) for shape in shape_by_axis])

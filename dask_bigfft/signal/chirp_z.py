@@ -80,14 +80,16 @@ class Chirp:
 
     def values(self, first: int, count: int) -> npt.NDArray[np.complex128]:
         """Return the values for k from `first` on."""
-        angles = self.angles(first, count) * (2 * math.pi / TURN)
+        radians = self.angles(first, count) * (2 * math.pi / TURN)
         values = np.empty(count, complex)
-        values.real = np.cos(angles)
-        values.imag = np.sin(angles)
+        values.real = np.cos(radians)
+        values.imag = np.sin(radians)
         if self.growth_square or self.growth_slope:
             k = np.arange(first, first + count, dtype=float)
+            slope = self.growth_square * k / 2
+            slope += self.growth_slope
             with np.errstate(over="ignore", under="ignore"):
-                values *= np.exp(k * (self.growth_square * k / 2 + self.growth_slope))
+                values *= np.exp(k * slope)
         return values
 
     def angles(self, first: int, count: int) -> npt.NDArray[np.int64]:
@@ -100,12 +102,17 @@ class Chirp:
         >>> (quarters // (TURN // 4)).tolist()
         [0, 1, 0]
         """
-        inner = np.arange(min(RUN, count), dtype=np.uint64)
-        squares = _parts([self.square * int(j) ** 2 / 2 for j in inner])
-        starts = range(first, first + count, RUN)
-        at_starts = _parts([s * (self.square * s / 2 + self.slope) for s in starts])
-        steps = _parts([self.square * s + self.slope for s in starts])
-        angles = at_starts[:, None] + steps[:, None] * inner + squares
+        half = self.square / 2
+        squares = [half * j**2 for j in range(min(RUN, count))]
+        at_starts = []
+        steps = []
+        for start in range(first, first + count, RUN):
+            at_starts.append(start * (half * start + self.slope))
+            steps.append(self.square * start + self.slope)
+        inner = np.arange(len(squares), dtype=np.uint64)
+        angles = _parts(steps)[:, None] * inner
+        angles += _parts(at_starts)[:, None]
+        angles += _parts(squares)
         return angles.reshape(-1)[:count].view(np.int64)
 
 
@@ -113,7 +120,8 @@ def _parts(turns: Sequence[Fraction]) -> npt.NDArray[np.uint64]:
     """Return angles in parts of a turn, rounded and modulo a turn."""
     parts = []
     for turn in turns:
-        parts.append(turn.numerator * TURN // turn.denominator % TURN)
+        whole = turn.numerator * TURN // turn.denominator
+        parts.append(whole % TURN)
     return np.array(parts, np.uint64)
 
 
@@ -137,9 +145,12 @@ def turns_of(z: complex) -> Fraction:
             sine += sign * term
         else:
             cosine += sign * term
-    real = Fraction(z.real) * cosine + Fraction(z.imag) * sine
-    imag = Fraction(z.imag) * cosine - Fraction(z.real) * sine
-    return ((near + imag / real) / TWO_PI).limit_denominator(10**40)
+    x = Fraction(z.real)
+    y = Fraction(z.imag)
+    real = x * cosine + y * sine
+    imag = y * cosine - x * sine
+    argument = near + imag / real
+    return (argument / TWO_PI).limit_denominator(10**40)
 
 
 def growth_of(z: complex) -> float:
@@ -165,15 +176,21 @@ def _times_chirp(
     out_dtype: np.dtype[Any],
 ) -> Array:
     """Return a block times the chirp at consecutive numbers, which broadcast against it."""
-    values = chirp.values(int(numbers.flat[0]), numbers.size).astype(out_dtype)
-    product: Array = block * np.asarray(values.reshape(numbers.shape), like=block)
+    first = int(numbers.flat[0])
+    values = chirp.values(first, numbers.size)
+    factors = values.astype(out_dtype).reshape(numbers.shape)
+    product: Array = block * np.asarray(factors, like=block)
     return product.astype(out_dtype, copy=False)
 
 
 def _along(a: da.Array, chirp: Chirp, axis: int) -> da.Array:
     """Return an array times the chirp along an axis."""
     dtype = work_dtype(a.dtype)
-    numbers: Any = da.arange(a.shape[axis], chunks=(a.chunks[axis],), dtype=np.int64)
+    numbers: Any = da.arange(
+        a.shape[axis],
+        chunks=(a.chunks[axis],),
+        dtype=np.int64,
+    )
     index: list[Any] = [np.newaxis] * a.ndim
     index[axis] = slice(None)
     return by_block(
@@ -194,8 +211,9 @@ def _chirp_block(
     like: Array,
 ) -> Array:
     """Return the chirp at consecutive numbers."""
-    values = chirp.values(int(numbers[0]), len(numbers)).astype(out_dtype)
-    return np.asarray(values.reshape(shape), like=like)
+    first = int(numbers[0])
+    values = chirp.values(first, len(numbers))
+    return np.asarray(values.astype(out_dtype).reshape(shape), like=like)
 
 
 def _chirp_transform(
@@ -223,8 +241,13 @@ def _chirp_transform(
     nonempty(array, (axis,))
     n = array.shape[axis]
     before = _along(without_empty(array), points, axis)
-    width = max(*before.chunks[axis], (n + count) // MOST_BLOCKS + 1)
-    numbers = da.arange(1 - n, count, chunks=width, dtype=np.int64)
+    least_width = (n + count) // MOST_BLOCKS + 1
+    numbers = da.arange(
+        1 - n,
+        count,
+        chunks=max(*before.chunks[axis], least_width),
+        dtype=np.int64,
+    )
     shape = [1] * array.ndim
     shape[axis] = -1
     chunks = [(1,)] * array.ndim
@@ -408,8 +431,12 @@ def zoom_fft(
     steps = count - 1 if parse_flag("endpoint", endpoint) else count
     if steps == 0:
         raise_invalid("endpoint", True, "False for m=1")
-    step = (Fraction(high) - Fraction(low)) / (Fraction(rate) * max(steps, 1))
-    points = Chirp(square=-step, slope=-Fraction(low) / Fraction(rate))
+    start = Fraction(low) / Fraction(rate)
+    end = Fraction(high) / Fraction(rate)
+    points = Chirp(
+        square=(start - end) / max(steps, 1),
+        slope=-start,
+    )
     return _chirp_transform(
         array,
         along,

@@ -74,7 +74,7 @@ def _missing(x: Array, mask: Array | None = None) -> Array:
     """Return True where values are masked, NaN or infinite."""
     missing: Array = ~np.isfinite(x)
     if mask is not None:
-        missing |= mask
+        missing |= np.asarray(mask, like=x)
     return missing
 
 
@@ -366,10 +366,31 @@ def _put_back(filtered: Array, known: Array, missing: Array) -> Array:
     return np.where(missing, filtered, known)
 
 
-def _norm(x: da.Array) -> da.Array:
-    """Return the root of the sum of squares."""
-    squares: Any = abs(x) ** 2
-    return cast("da.Array", da.sqrt(squares.sum(dtype=float)))
+@on_own_gpu
+def _like_x(x: Array, mask: Array) -> Array:
+    """Return a mask on the device of an array."""
+    return np.asarray(mask, like=x)
+
+
+@on_own_gpu
+def _sum_of_squares(x: Array, *others: Array) -> Array:
+    """Return the sum of squares of a block, or of its difference from another one."""
+    difference = x - others[0] if others else x
+    squares = np.abs(difference) ** 2
+    total: Array = np.sum(squares, dtype=float)
+    return np.asarray(total, like=x).reshape((1,) * x.ndim)
+
+
+def _norm(x: da.Array, *others: da.Array) -> da.Array:
+    """Return the root of the sum of squares of an array, or of its difference from another one."""
+    squares: Any = by_block(
+        _sum_of_squares,
+        x,
+        *others,
+        dtype=float,
+        chunks=tuple((1,) * count for count in x.numblocks),
+    )
+    return cast("da.Array", da.sqrt(squares.sum()))
 
 
 @on_own_gpu
@@ -476,15 +497,19 @@ def fill_gaps(
     dtype = complex_dtype if is_complex else np.empty(0, complex_dtype).real.dtype
     array = without_empty(array.astype(dtype))
     missing = parse_mask(mask, array)
-    if missing is None:
-        missing = by_block(_missing, array, dtype=bool)
+    sources = (array,) if missing is None else (array, missing)
+    gaps = by_block(
+        _missing if missing is None else _like_x,
+        *sources,
+        dtype=bool,
+    )
     inner: Any = {**options, "chunks": array.chunks}
 
     def limited(values: Any) -> Any:
         return fourier_filter(values, transfer, along, spacing=distances, **inner)
 
-    factor = _convergence_factor(missing, dtype, limited)
-    known = by_block(_known_or_zero, array, missing, dtype=dtype)
+    factor = _convergence_factor(gaps, dtype, limited)
+    known = by_block(_known_or_zero, array, gaps, dtype=dtype)
     known = by_block(
         _refuse_slow,
         known,
@@ -496,9 +521,9 @@ def fill_gaps(
     filled = known
     changes = []
     for _ in range(count):
-        better = by_block(_put_back, limited(filled), known, missing, dtype=dtype)
-        change = _norm(better - filled)
-        size = _norm(by_block(_in_gaps, better, missing, dtype=dtype))
+        better = by_block(_put_back, limited(filled), known, gaps, dtype=dtype)
+        change = _norm(better, filled)
+        size = _norm(by_block(_in_gaps, better, gaps, dtype=dtype))
         changes.append(change / da.maximum(size, np.finfo(float).tiny))
         filled = better
     return in_chunks(filled, options.get("chunks")), da.stack(changes)

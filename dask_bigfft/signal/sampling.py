@@ -1,7 +1,7 @@
 """Analytic signals, shifts by fractions of a sample, and other sampling rates."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, Unpack
 
 import dask.array as da
 import numpy as np
@@ -9,6 +9,7 @@ import scipy.signal
 
 from dask_bigfft import fft
 from dask_bigfft.api.arguments import inner_extras, parse_array
+from dask_bigfft.api.calls import by_block
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import (
     ArgumentTypeError,
@@ -18,6 +19,7 @@ from dask_bigfft.errors import (
     parse_flag,
     raise_invalid,
 )
+from dask_bigfft.gpu.on_gpu import on_own_gpu
 from dask_bigfft.signal.arguments import (
     Axes,
     SignalOptions,
@@ -151,9 +153,23 @@ def envelope(
     array([1., 1., 1., 1.])
     """
     is_squared = parse_flag("squared", squared)
-    signal: Any = hilbert(x, axis=axis, **options)
-    amplitude = signal.real**2 + signal.imag**2 if is_squared else abs(signal)
-    return cast("da.Array", amplitude)
+    signal = hilbert(x, axis=axis, **options)
+    return by_block(
+        _amplitude,
+        signal,
+        dtype=np.empty(0, signal.dtype).real.dtype,
+        squared=is_squared,
+    )
+
+
+@on_own_gpu
+def _amplitude(signal: Array, squared: bool) -> Array:
+    """Return the absolute values of an analytic signal, or their squares."""
+    if not squared:
+        return np.abs(signal)
+    amplitude: Array = signal.real**2
+    amplitude += signal.imag**2
+    return amplitude
 
 
 # --- shifts ---------------------------------------------------------------------------------
@@ -263,16 +279,31 @@ def _parse_spectral_window(window: Any, n: int) -> Array | None:
     return factors
 
 
-def _times_factors(spectrum: da.Array, factors: Array, axis: int) -> da.Array:
+@on_own_gpu
+def _times_values(block: Array, factors: Array) -> Array:
+    """Return a block times factors that broadcast against it."""
+    product: Array = block * np.asarray(factors, like=block)
+    return product
+
+
+def _times_factors(
+    spectrum: da.Array,
+    factors: Array,
+    axis: int,
+) -> da.Array:
     """Return a spectrum times factors along an axis."""
     shape = [1] * spectrum.ndim
     shape[axis] = -1
+    chunks: list[Any] = [(1,)] * spectrum.ndim
+    chunks[axis] = spectrum.chunks[axis]
     is_complex = factors.dtype.kind == "c"
     values = factors.astype(spectrum.dtype if is_complex else spectrum.real.dtype)
-    chunks = [1] * spectrum.ndim
-    chunks[axis] = spectrum.chunks[axis]
-    product: da.Array = spectrum * da.from_array(values.reshape(shape), chunks=tuple(chunks))
-    return product
+    return by_block(
+        _times_values,
+        spectrum,
+        da.from_array(values.reshape(shape), chunks=tuple(chunks)),
+        dtype=spectrum.dtype,
+    )
 
 
 def _scaled_at(
@@ -296,7 +327,8 @@ def _resampled_real(
 ) -> da.Array:
     """Return real samples at another rate."""
     n = array.shape[axis]
-    spectrum = fft.rfft(array, axis=axis, **inner_extras(options))
+    extras = inner_extras(options, norm="forward")
+    spectrum = fft.rfft(array, axis=axis, **extras)
     if window is not None:
         mirrored = np.roll(window[::-1], 1)
         mean = (window + mirrored) / 2
@@ -306,8 +338,15 @@ def _resampled_real(
     cropped = spectrum[inner]
     if least % 2 == 0 and num != n:
         cropped = _scaled_at(cropped, axis, least // 2, 2 if num < n else 0.5)
-    extras = inner_extras(options, chunks=options.get("chunks"))
+    extras = inner_extras(options, norm="forward", chunks=options.get("chunks"))
     return fft.irfft(cropped, num, axis, **extras)
+
+
+@on_own_gpu
+def _sum_of_two(block: Array, other: Array) -> Array:
+    """Return the sum of two blocks."""
+    total: Array = block + other
+    return total
 
 
 def _resampled_spectrum(
@@ -316,7 +355,7 @@ def _resampled_spectrum(
     num: int,
     options: SignalOptions,
 ) -> da.Array:
-    """Return complex samples at another rate, from a whole spectrum."""
+    """Return complex samples at another rate, from a whole spectrum divided by its length."""
     n = spectrum.shape[axis]
     least = min(num, n)
     before = (slice(None),) * axis
@@ -327,9 +366,16 @@ def _resampled_spectrum(
     if has_highest:
         highest = spectrum[(*before, slice(least // 2, least // 2 + 1))]
         if num < n:
-            highest = highest + spectrum[(*before, slice(n - least // 2, n - least // 2 + 1))]
+            place = n - least // 2
+            opposite = spectrum[(*before, slice(place, place + 1))]
+            highest = by_block(
+                _sum_of_two,
+                highest,
+                opposite,
+                dtype=spectrum.dtype,
+            )
         if num > n:
-            highest = highest / 2
+            highest = _times_factors(highest, np.array([0.5]), axis)
         parts.append(highest)
     zeros = num - least
     if has_highest and num > n:
@@ -342,7 +388,7 @@ def _resampled_spectrum(
         parts.append(parts[1])
     parts.append(negative)
     whole = da.concatenate([part for part in parts if part.shape[axis]], axis=axis)
-    extras = inner_extras(options, chunks=options.get("chunks"))
+    extras = inner_extras(options, norm="forward", chunks=options.get("chunks"))
     return fft.ifft(whole, num, axis, **extras)
 
 
@@ -402,6 +448,7 @@ def resample(
     (n,) = nonempty(array, (along,))
     count = parse_count("num", num, 1, 2**62)
     factors = _parse_spectral_window(window, n)
+    samples: Any
     if domain == "time" and array.dtype.kind != "c":
         samples = _resampled_real(
             array,
@@ -413,7 +460,10 @@ def resample(
     else:
         spectrum = array
         if domain == "time":
-            spectrum = fft.fft(array, axis=along, **inner_extras(options))
+            extras = inner_extras(options, norm="forward")
+            spectrum = fft.fft(array, axis=along, **extras)
+        else:
+            factors = np.full(n, 1 / n) if factors is None else factors / n
         if factors is not None:
             spectrum = _times_factors(spectrum, factors, along)
         samples = _resampled_spectrum(
@@ -422,15 +472,14 @@ def resample(
             count,
             options,
         )
-    scaled: Any = samples * samples.real.dtype.type(count / n)
     if t is None:
-        return scaled
+        return samples
     allowed = "two or more positions of samples"
     positions = parse_as(lambda values: np.asarray(values, float), "t", t, allowed)
     if positions.ndim != 1 or positions.size < 2:
         raise_invalid("t", t, allowed)
     step = (positions[1] - positions[0]) * (n / count)
-    return scaled, positions[0] + step * np.arange(count)
+    return samples, positions[0] + step * np.arange(count)
 
 
 def downsample(

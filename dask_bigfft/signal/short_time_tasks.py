@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.gpu.cuda import scipy_fft
@@ -67,15 +68,31 @@ class SliceFFT:
     def forward(self, slices: Array) -> Array:
         """Return the spectra of slices along the last axis, times the window."""
         real_dtype = slices.real.dtype
-        values = np.asarray(self.window, like=slices)
-        dtype = slices.dtype if values.dtype.kind == "f" else np.result_type(slices, np.complex64)
-        window = values.astype(real_dtype if values.dtype.kind == "f" else dtype)
-        frames = np.zeros_like(slices, dtype, shape=(*slices.shape[:-1], self.nfft))
+        dtype = slices.dtype
+        window_dtype = real_dtype
+        if self.window.dtype.kind == "c":
+            dtype = np.result_type(slices, np.complex64)
+            window_dtype = dtype
+        window = np.asarray(self.window.astype(window_dtype), like=slices)
+        rows = slices.shape[:-1]
+        frames = np.zeros_like(
+            slices,
+            dtype,
+            shape=(*rows, self.nfft),
+        )
         end = self.nperseg - self.roll
-        np.multiply(slices[..., self.roll :], window[self.roll :], out=frames[..., :end])
+        np.multiply(
+            slices[..., self.roll :],
+            window[self.roll :],
+            out=frames[..., :end],
+        )
         if self.roll:
-            first = frames[..., self.nfft - self.roll :]
-            np.multiply(slices[..., : self.roll], window[: self.roll], out=first)
+            first = self.nfft - self.roll
+            np.multiply(
+                slices[..., : self.roll],
+                window[: self.roll],
+                out=frames[..., first:],
+            )
         transforms = scipy_fft(frames)
         if self.mode == "onesided":
             half: Array = transforms.rfft(frames, overwrite_x=True)
@@ -83,27 +100,33 @@ class SliceFFT:
                 half[..., self.paired] *= real_dtype.type(self.factor)
             return half
         spectra: Array = transforms.fft(frames, overwrite_x=True)
-        return transforms.fftshift(spectra, axes=-1) if self.mode == "centered" else spectra
+        if self.mode == "centered":
+            spectra = transforms.fftshift(spectra, axes=-1)
+        return spectra
 
     def inverse(self, spectra: Array) -> Array:
         """Return the slices of spectra along the last axis, times the window."""
         transforms = scipy_fft(spectra)
         if self.mode == "onesided":
             if self.factor != 1:
+                factor = spectra.real.dtype.type(self.factor)
                 spectra = spectra.copy()
-                spectra[..., self.paired] /= spectra.real.dtype.type(self.factor)
+                spectra[..., self.paired] /= factor
             frames = transforms.irfft(spectra, self.nfft)
-        elif self.mode == "centered":
-            frames = transforms.ifft(transforms.ifftshift(spectra, axes=-1))
         else:
+            if self.mode == "centered":
+                spectra = transforms.ifftshift(spectra, axes=-1)
             frames = transforms.ifft(spectra)
-        window = np.asarray(self.window, like=frames)
-        is_complex = window.dtype.kind == "c"
-        window = window.astype(frames.dtype if is_complex else frames.real.dtype)
-        first = frames[..., self.nfft - self.roll :]
-        rest = frames[..., : self.nperseg - self.roll]
-        slices: Array = np.concatenate([first, rest], axis=-1)
-        slices *= window
+        window_dtype = frames.real.dtype
+        if self.window.dtype.kind == "c":
+            window_dtype = frames.dtype
+        first = self.nfft - self.roll
+        end = self.nperseg - self.roll
+        slices: Array = np.concatenate(
+            [frames[..., first:], frames[..., :end]],
+            axis=-1,
+        )
+        slices *= np.asarray(self.window.astype(window_dtype), like=frames)
         return slices
 
 
@@ -154,7 +177,11 @@ class SpectraOfSlices:
         spectra = []
         for tile in tiles:
             samples = tile.astype(self.work_dtype, copy=False)
-            windows = np.lib.stride_tricks.sliding_window_view(samples, self.nperseg, axis=-1)
+            windows = sliding_window_view(
+                samples,
+                self.nperseg,
+                axis=-1,
+            )
             slices = windows[..., :: self.fft.hop, :]
             if self.detrend is not None:
                 slices = self.detrend(slices)
@@ -162,7 +189,9 @@ class SpectraOfSlices:
         if not self.squared:
             return spectra[0]
         if len(spectra) == 1:
-            squares: Array = spectra[0].real ** 2 + spectra[0].imag ** 2
+            (spectrum,) = spectra
+            squares: Array = spectrum.real**2
+            squares += spectrum.imag**2
             return squares
         product: Array = spectra[0] * np.conjugate(spectra[1])
         return product
@@ -200,15 +229,31 @@ def slices_of_block(
     lines = [line_view(block, work.axis, source_id) for block in blocks]
     starts = inside[number]
     starts_across = across[number] if number < len(across) else range(0)
-    count = len(starts) + len(starts_across)
-    shape = (*lines[0].shape[:-1], work.fft.frequencies, count)
-    spectra: Any = np.empty_like(lines[0], work.dtype, shape=shape)
-    by_slice = spectra.swapaxes(-1, -2)
-    arrays = len(lines) // 2 if any(across) else len(lines)
-    fill_spectra(by_slice[..., : len(starts), :], lines[:arrays], starts, work)
+    inside_count = len(starts)
+    count = inside_count + len(starts_across)
+    rows = lines[0].shape[:-1]
+    spectra: Any = np.empty_like(
+        lines[0],
+        work.dtype,
+        shape=(*rows, count, work.fft.frequencies),
+    )
+    arrays = len(lines)
+    if any(across):
+        arrays //= 2
+    fill_spectra(
+        spectra[..., :inside_count, :],
+        lines[:arrays],
+        starts,
+        work,
+    )
     if starts_across:
-        fill_spectra(by_slice[..., len(starts) :, :], lines[arrays:], starts_across, work)
-    return np.moveaxis(spectra, (-1, -2), (work.axis, -1))
+        fill_spectra(
+            spectra[..., inside_count:, :],
+            lines[arrays:],
+            starts_across,
+            work,
+        )
+    return np.moveaxis(spectra, -2, work.axis)
 
 
 @dataclass(frozen=True)
@@ -254,20 +299,34 @@ class SamplesOfSpectra:
         rows = spectra.shape[:-2]
         count = spectra.shape[-1]
         most = max(1, self.tile_samples // self.fft.nfft)
-        hop = self.fft.hop
         for first in range(0, count, most):
-            group = slice(first, min(first + most, count))
-            length = group.stop - group.start
+            end = min(first + most, count)
+            length = end - first
             for part in tile_slices(rows, most // length):
-                tile = spectra[(*part, slice(None), group)].swapaxes(-1, -2)
-                slices = self.fft.inverse(tile)
-                padding = self.pieces * hop - self.fft.nperseg
-                widths = [(0, 0)] * (slices.ndim - 1) + [(0, padding)]
-                parts = np.pad(slices, widths).reshape(*slices.shape[:-1], self.pieces, hop)
+                tile = spectra[part][..., first:end]
+                slices = self.fft.inverse(np.swapaxes(tile, -1, -2))
+                pieces = self._in_pieces(slices)
                 own_hops = hops[part]
                 for piece in range(self.pieces):
-                    low = start + group.start + piece
-                    own_hops[..., low : low + length, :] += parts[..., piece, :]
+                    low = start + first + piece
+                    own_hops[..., low : low + length, :] += pieces[..., piece, :]
+
+    def _in_pieces(self, slices: Array) -> Array:
+        """Return slices as pieces of one hop each, the last one padded with zeros.
+
+        Pieces run along the second-last axis, and samples of a piece along the last.
+        """
+        hop = self.fft.hop
+        padding = self.pieces * hop - self.fft.nperseg
+        widths = [(0, 0)] * slices.ndim
+        widths[-1] = (0, padding)
+        padded = np.pad(slices, widths)
+        pieces: Array = padded.reshape(
+            *slices.shape[:-1],
+            self.pieces,
+            hop,
+        )
+        return pieces
 
 
 @on_own_gpu
@@ -298,20 +357,27 @@ def samples_of_block(
     hop = work.fft.hop
     count = spectra.shape[-1]
     earlier = before[0].shape[-1] if before else 0
-    shape = (*spectra.shape[:-2], earlier + count + work.pieces - 1, hop)
-    hops = np.zeros_like(spectra, work.dtype, shape=shape)
+    rows = spectra.shape[:-2]
+    hops_count = earlier + count + work.pieces - 1
+    hops = np.zeros_like(
+        spectra,
+        work.dtype,
+        shape=(*rows, hops_count, hop),
+    )
     if block_id[-1] > 0 and before:
         work.add_slices(hops, before[0], 0)
     work.add_slices(hops, spectra, earlier)
+    start = earlier * hop
+    stop = start + count * hop
     is_last = block_id[-1] == blocks - 1
-    length = count * hop
     if is_last:
-        length += work.fft.nperseg - hop
-    samples = hops.reshape(*shape[:-2], -1)
-    return samples[..., earlier * hop : earlier * hop + length]
+        stop += work.fft.nperseg - hop
+    samples = hops.reshape(*rows, hops_count * hop)
+    return samples[..., start:stop]
 
 
 @on_own_gpu
 def last_slices(spectra: Array, count: int) -> Any:
     """Return a copy of the last slices of a block."""
-    return spectra[..., spectra.shape[-1] - count :].copy()
+    first = spectra.shape[-1] - count
+    return spectra[..., first:].copy()

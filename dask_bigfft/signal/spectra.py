@@ -191,25 +191,28 @@ def power_spectrum(
         options,
     )
     along = several_axes(axes, array.ndim)
-    share: Any = (~missing).mean(axis=along, keepdims=True)
     cuts = {axis: cut for axis, cut in enumerate(power.chunks) if axis not in along}
+    cuts |= dict.fromkeys(along, 1)
+    missing_counts = missing.sum(axis=along, keepdims=True)
     return by_block(
         _divided_by_share,
         power,
-        share.rechunk({**cuts, **dict.fromkeys(along, 1)}),
+        missing_counts.rechunk(cuts),
         dtype=power.dtype,
+        count=math.prod(array.shape[axis] for axis in along),
     )
 
 
 @on_own_gpu
 def _zero_where_missing(block: Array, missing: Array) -> Array:
     """Return a block with 0 where values are missing."""
-    return np.where(missing, block.dtype.type(0), block)
+    return np.where(np.asarray(missing, like=block), block.dtype.type(0), block)
 
 
 @on_own_gpu
-def _divided_by_share(power: Array, share: Array) -> Array:
-    """Return a power divided by the part of the values that are known."""
+def _divided_by_share(power: Array, missing: Array, count: int) -> Array:
+    """Return a power divided by the part of `count` values that is not missing."""
+    share = 1 - np.asarray(missing, like=power) / count
     with np.errstate(divide="ignore", invalid="ignore"):
         divided: Array = power / share.astype(power.dtype)
     return divided

@@ -235,7 +235,12 @@ def _convolve(
     def convolved(data: Any, axes: Any, **arguments: Any) -> Any:
         return signal.convolve(data, values, "same", **arguments)
 
-    data = computed(convolved, [array], {name: name for name in dims}, keywords)
+    data = computed(
+        convolved,
+        [array],
+        {name: name for name in dims},
+        keywords,
+    )
     return _same(array, data)
 
 
@@ -254,7 +259,12 @@ def _convolve_masked(
     def convolved(data: Any, axes: Any, **arguments: Any) -> Any:
         return signal.convolve_masked(data, values, _mask_of(mask, array), **arguments)
 
-    data = computed(convolved, [array], {name: name for name in dims}, keywords)
+    data = computed(
+        convolved,
+        [array],
+        {name: name for name in dims},
+        keywords,
+    )
     return _same(array, data)
 
 
@@ -588,7 +598,12 @@ for _name in ("lowpass", "highpass", "bandpass", "bandstop"):
 
 @transforms_by
 @partial(over_variables, spectral=False, inner=_WORKS.__getitem__)
-def _of_one(name: str, array: xr.DataArray, dim: Dims = None, **keywords: Any) -> xr.DataArray:
+def _of_one(
+    name: str,
+    array: xr.DataArray,
+    dim: Dims = None,
+    **keywords: Any,
+) -> xr.DataArray:
     """Return the result of a function of one array by its name."""
     work = _WORKS[name][0]
     return cast("xr.DataArray", work(array, dim, **keywords))

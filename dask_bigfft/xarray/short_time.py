@@ -32,7 +32,11 @@ from dask_bigfft.xarray.spectra import squared_units
 __all__ = ["istft", "spectrogram", "stft"]
 
 
-def _one_dim(array: xr.DataArray, dim: Dims, default: Callable[[Hashable], bool]) -> Hashable:
+def _one_dim(
+    array: xr.DataArray,
+    dim: Dims,
+    default: Callable[[Hashable], bool],
+) -> Hashable:
     """Return the one dimension that is transformed."""
     dims = parse_dims(array, dim, default)
     if len(dims) > 1:
@@ -40,7 +44,12 @@ def _one_dim(array: xr.DataArray, dim: Dims, default: Callable[[Hashable], bool]
     return dims[0]
 
 
-def _moved(samples: Samples, places: float, every: int, count: int) -> Samples:
+def _moved(
+    samples: Samples,
+    places: float,
+    every: int,
+    count: int,
+) -> Samples:
     """Return `count` positions, the first one some samples after those there are.
 
     Parameters
@@ -54,14 +63,22 @@ def _moved(samples: Samples, places: float, every: int, count: int) -> Samples:
     count : int
         Number of positions.
     """
-    moved = replace(samples, length=count, step=samples.step * every)
+    distance = places * samples.step
+    moved = replace(
+        samples,
+        length=count,
+        step=samples.step * every,
+        first=samples.first + distance,
+    )
     if samples.dtype is None:
-        return replace(moved, first=places, dtype="int64")
-    first = samples.first + places * samples.step
+        return replace(moved, dtype="int64")
     if samples.is_time:
-        return replace(moved, first=int(samples.first) + round(places * samples.step))
-    is_whole = np.dtype(samples.dtype).kind in "iu" and not float(first).is_integer()
-    return replace(moved, first=first, dtype="float64" if is_whole else samples.dtype)
+        first = int(samples.first) + round(distance)
+        return replace(moved, first=first)
+    has_integers = np.dtype(samples.dtype).kind in "iu"
+    if has_integers and not float(moved.first).is_integer():
+        return replace(moved, dtype="float64")
+    return moved
 
 
 def _with_slices(
@@ -73,7 +90,12 @@ def _with_slices(
     """Return spectra of slices with the coordinates of their frequencies and times."""
     own = samples_of(array, dim)
     transform = parse_window_keywords(keywords, 1 / abs(own.spacing))
-    first, end = parse_slices(keywords.get("p0"), keywords.get("p1"), transform, own.length)
+    first, end = parse_slices(
+        keywords.get("p0"),
+        keywords.get("p1"),
+        transform,
+        own.length,
+    )
     start = first * transform.hop + keywords.get("k_offset", 0)
     times = _moved(
         own,
@@ -97,15 +119,24 @@ def _with_slices(
             coords[name] = coordinate
     coords[new_dim] = xr.Variable((new_dim,), frequencies, attrs)
     coords[dim] = times.coordinate(end - first)
-    return labelled_like(array, data, [*dims, dim], coords)
+    return labelled_like(
+        array,
+        data,
+        [*dims, dim],
+        coords,
+    )
 
 
 def _stft(array: xr.DataArray, dim: Dims = None, **keywords: Any) -> xr.DataArray:
     """Return the spectra of slices."""
     name = _one_dim(array, dim, lambda _: True)
     own = samples_of(array, name)
-    axis = array.get_axis_num(name)
-    data = signal.stft(array.data, fs=1 / abs(own.spacing), axis=axis, **keywords)
+    data = signal.stft(
+        array.data,
+        fs=1 / abs(own.spacing),
+        axis=array.get_axis_num(name),
+        **keywords,
+    )
     spectra = _with_slices(array, data, name, keywords)
     if keywords.get("scale_to") == "psd":
         spectra.attrs.pop("units", None)  # the root of a density
@@ -116,8 +147,12 @@ def _spectrogram(array: xr.DataArray, dim: Dims = None, **keywords: Any) -> xr.D
     """Return the squared spectra of slices."""
     name = _one_dim(array, dim, lambda _: True)
     own = samples_of(array, name)
-    axis = array.get_axis_num(name)
-    data = signal.spectrogram(array.data, fs=1 / abs(own.spacing), axis=axis, **keywords)
+    data = signal.spectrogram(
+        array.data,
+        fs=1 / abs(own.spacing),
+        axis=array.get_axis_num(name),
+        **keywords,
+    )
     spectra = _with_slices(array, data, name, keywords)
     scaling = "density" if keywords.get("scale_to") == "psd" else "spectrum"
     spectra.attrs = squared_units([array], {name: own}, scaling)
@@ -133,7 +168,12 @@ _WORKS: dict[str, tuple[Callable[..., Any], ...]] = {
 
 @transforms_by
 @partial(over_variables, spectral=False, inner=_WORKS.__getitem__)
-def _of_one(name: str, array: xr.DataArray, dim: Dims = None, **keywords: Any) -> xr.DataArray:
+def _of_one(
+    name: str,
+    array: xr.DataArray,
+    dim: Dims = None,
+    **keywords: Any,
+) -> xr.DataArray:
     """Return the slices' spectra of one array by the name of their function."""
     work = _WORKS[name][0]
     return cast("xr.DataArray", work(array, dim, **keywords))
@@ -234,8 +274,9 @@ def istft(array: Any, dim: Dims = None, **keywords: Any) -> Any:
     if isinstance(array, xr.Dataset):
         inverses = {}
         for name, variable in array.data_vars.items():
-            has_frequencies = any(map(is_spectral(variable), variable.dims))
-            inverses[name] = istft(variable, dim, **keywords) if has_frequencies else variable
+            inverses[name] = variable
+            if any(map(is_spectral(variable), variable.dims)):
+                inverses[name] = istft(variable, dim, **keywords)
         return xr.Dataset(inverses, attrs=array.attrs)
     name = _one_dim(array, dim, is_spectral(array))
     own = remembered(array, name, False)
@@ -263,7 +304,22 @@ def istft(array: Any, dim: Dims = None, **keywords: Any) -> Any:
             coords[key] = coordinate
     count = data.shape[place]
     if own.dtype is not None:
-        coords[own.dim] = _moved(own, k0, 1, count).coordinate(count)
-    restored = labelled_like(array, data, samples, coords)
-    restored.attrs = source_attrs(array.attrs, [array[name].attrs], array.name)
+        moved = _moved(
+            own,
+            places=k0,
+            every=1,
+            count=count,
+        )
+        coords[own.dim] = moved.coordinate(count)
+    restored = labelled_like(
+        array,
+        data,
+        samples,
+        coords,
+    )
+    restored.attrs = source_attrs(
+        array.attrs,
+        [array[name].attrs],
+        array.name,
+    )
     return restored

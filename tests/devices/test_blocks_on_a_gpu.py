@@ -534,9 +534,9 @@ def test_signals(
     work,
     dtype,
 ):
-    def by_scipy(name):
+    def by_scipy(name, module=scipy.signal):
         def function(*args, **kwargs):
-            filtered = getattr(scipy.signal, name)(*CardArray._inner(args), **kwargs)
+            filtered = getattr(module, name)(*CardArray._inner(args), **kwargs)
             return (
                 list(map(CardArray.of, filtered))
                 if name == "spectrogram"
@@ -547,6 +547,9 @@ def test_signals(
 
     named = {name: by_scipy(name) for name in ("spectrogram", "convolve", "oaconvolve")}
     monkeypatch.setitem(sys.modules, "cupyx.scipy.signal", SimpleNamespace(**named))
+    names = ("fft", "ifft", "rfft", "irfft", "fftshift", "ifftshift")
+    ffts = {name: by_scipy(name, scipy.fft) for name in names}
+    monkeypatch.setitem(sys.modules, "cupyx.scipy.fft", SimpleNamespace(**ffts))
     pair = [random_array((36, 20), dtype, seed) for seed in (1, 2)]
     with dask.config.set({"bigfft.device": "cpu"}):
         wanted = work(*(da.from_array(x, (9, 20)) for x in pair)).compute()

@@ -36,6 +36,13 @@ def task_count(plan: Plan) -> int:
     return total
 
 
+def exchanged_bytes(plan: Plan) -> int:
+    """Return the bytes that all exchanges together move, without the padding of bands."""
+    if plan.spec.windows_in:
+        return sum(exchange.moved_nbytes for exchange in plan.travelling)
+    return sum(exchange.nbytes for exchange in plan.travelling)
+
+
 def forecast(plan: Plan) -> Forecast:
     """Return the forecast memory, tasks and seconds of a plan."""
     model = model_of(plan)
@@ -43,7 +50,7 @@ def forecast(plan: Plan) -> Forecast:
     rounds = tuple(model.stage(stage, number) for number, stage in stages)
     start = plan.machine.profile.start
     return Forecast(
-        bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),
+        bytes_exchanged=exchanged_bytes(plan),
         peak_host=peak_host(plan),
         scratch=scratch_bytes(plan),
         tasks=task_count(plan),

@@ -141,7 +141,24 @@ def tile_nbytes(request: Request, machine: Machine) -> int:
     return min(MOST_TILE, (request.device_nbytes or smallest_gpu) // TILES_HELD)
 
 
-def largest_block(spec: TransformSpec, request: Request) -> int:
-    """Return the size of the largest input block in complex elements (a real one counts half)."""
+def padded_block(spec: TransformSpec, request: Request) -> int:
+    """Return the size of the largest input block, padded, in complex elements."""
     size = math.prod(extents(spec, request.chunks))
-    return max(1, size // 2 if spec.kind == "r2c" else size)
+    return max(1, size // 2 if spec.kind == "r2c" else size)  # a real element counts half
+
+
+#: Bytes up to which padding makes the blocks of bands larger.
+PADDED_BAND_NBYTES = 128 << 20
+
+
+def largest_block(spec: TransformSpec, request: Request) -> int:
+    """Return the size of blocks about as large as the input's, in complex elements.
+
+    It is that of the largest input block, padded. Bands are padded by so much that their blocks do
+    not become as large.
+    """
+    size = padded_block(spec, request)
+    if spec.windows_in:
+        stored = math.prod(max(cut, default=0) for cut in request.chunks)
+        size = min(size, max(stored, PADDED_BAND_NBYTES // spec.work_dtype.itemsize))
+    return size

@@ -26,7 +26,7 @@ from dask_bigfft.planner.explain import enough_bytes, human_bytes
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.merging import merged_up_to
 from dask_bigfft.planner.plan import Forecast, Plan
-from dask_bigfft.planner.request import Machine, Request, block_count, largest_block
+from dask_bigfft.planner.request import Machine, Request, block_count, largest_block, padded_block
 from dask_bigfft.planner.rows import NOT_STORED
 from dask_bigfft.transforms.layout import Chunks, wide_chunks
 from dask_bigfft.transforms.rounds import divided, numbered
@@ -115,7 +115,7 @@ def _candidates(search: Candidates, sizes: Sizes) -> list[Candidate]:
     """Return all candidates with blocks of some size."""
     if search.spec.waves is not None:  # the only algorithm for waves
         return search.bluestein(sizes)
-    if all_whole(search) and sizes.target >= search.largest_in:
+    if all_whole(search) and sizes.target >= padded_block(search.spec, search.request):
         return search.in_place()
     key = replace(sizes, bluestein=False)
     if key not in search.splits_by_sizes:

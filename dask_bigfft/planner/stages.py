@@ -77,6 +77,15 @@ class Exchange:
         return self.target.size * np.dtype(self.dtype).itemsize
 
     @property
+    def moved_nbytes(self) -> int:
+        """Bytes of the values of the target blocks that source blocks have: without padding."""
+        if self.mirror is not None:
+            return self.nbytes
+        pairs = zip(self.source.axes, self.target.axes, strict=True)
+        size = math.prod(min(before.size, after.size) for before, after in pairs)
+        return size * np.dtype(self.dtype).itemsize
+
+    @property
     def shard_dtype(self) -> np.dtype[Any]:
         """Dtype of packed shards."""
         return packed_dtype(np.dtype(self.source_dtype), np.dtype(self.dtype))

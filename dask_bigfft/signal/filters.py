@@ -9,8 +9,8 @@ A lazy array as a transfer function multiplies the spectrum in blocks, between t
 
 import contextlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Unpack, cast
 
 import dask.array as da
@@ -21,7 +21,7 @@ from dask_bigfft.api.arguments import inner_extras, parse_array
 from dask_bigfft.api.calls import applied, by_block
 from dask_bigfft.api.plans import make_plan
 from dask_bigfft.arrays import Array
-from dask_bigfft.errors import ArgumentTypeError, PlanError, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_type, raise_invalid
 from dask_bigfft.events import running_client
 from dask_bigfft.gpu.on_gpu import on_own_gpu
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu
@@ -50,7 +50,8 @@ from dask_bigfft.signal.transforms import (
     spectrum_axes,
     without_measuring,
 )
-from dask_bigfft.transforms.spec import parse_several
+from dask_bigfft.transforms.bands import Spectrum, Window, with_negatives
+from dask_bigfft.transforms.spec import parse_several, parse_some
 
 __all__ = ["fourier_filter"]
 
@@ -99,6 +100,7 @@ def fourier_filter(
     *,
     s: Sequence[int] | int | None = None,
     spacing: Spacing = 1.0,
+    band: Mapping[int, tuple[float, float]] | tuple[float, float] | None = None,
     at_zero: complex | None = None,
     real: bool | None = None,
     **options: Unpack[SignalOptions],
@@ -127,6 +129,11 @@ def fourier_filter(
         default. The result has these lengths.
     spacing : float or sequence of float
         Distance of two samples, for all axes or for each.
+    band : mapping of axis to pair, or pair for one axis, optional
+        Lowest and highest frequency along some axes, ends included, in cycles per unit of
+        `spacing`. All others count as zeros, and are neither exchanged nor transformed back. For
+        real results the last of `axes` has frequencies from 0 on, and the bands of other axes are
+        symmetric, such as (-0.1, 0.1). Two plans do it.
     at_zero : number, optional
         Value of a function where all frequencies are 0, as 0 for ``1 / f**2``.
     real : bool, optional
@@ -184,6 +191,8 @@ def fourier_filter(
         at_zero=at_zero,
         real=real,
     )
+    if band is not None:
+        chosen_filter = chosen_filter.in_band(band, spacing, array.ndim)
     return filtered(array, chosen_filter, options)
 
 
@@ -199,12 +208,43 @@ class Filter:
         Axes of the transform, and its length along each.
     is_real : bool
         True for a real result.
+    windows : mapping of int to (int, int)
+        Start and count, in natural order, of the frequencies that are kept along some axes.
     """
 
     transfer: TransferFunction | TransferArray | TransferInMemory
     axes: tuple[int, ...]
     lengths: tuple[int, ...]
     is_real: bool
+    windows: Mapping[int, Window] = field(default_factory=dict)
+
+    def spectrum(self, axis: int) -> Spectrum:
+        """Return the frequencies along an axis of the spectrum."""
+        is_half = self.is_real and axis == self.axes[-1]
+        return Spectrum(self.lengths[self.axes.index(axis)], is_half)
+
+    def in_band(
+        self,
+        band: Any,
+        spacing: Any,
+        ndim: int,
+    ) -> "Filter":
+        """Return the filter of the frequencies in a band, given arguments of `fourier_filter`."""
+        named = {self.axes[0]: band} if len(self.axes) == 1 else band
+        named = band if isinstance(band, Mapping) else named
+        parse_type("band", named, Mapping, "a mapping of axis to (low, high)")
+        distances = parse_spacing("spacing", spacing, len(self.axes))
+        windows: dict[int, Window] = {}
+        axes = parse_some("band", named, self.axes, ndim)
+        for axis, limits in zip(axes, named.values(), strict=True):
+            spectrum = self.spectrum(axis)
+            window = spectrum.parse_band(limits, distances[self.axes.index(axis)])
+            is_one_sided = self.is_real and not spectrum.is_half
+            if is_one_sided and with_negatives(window, spectrum.length)[1] > window[1]:
+                allowed = f"a symmetric band of axis {axis}, (-f, f), for a real result; real=False"
+                raise_invalid("band", band, f"{allowed} allows others")
+            windows[axis] = window
+        return replace(self, windows=windows)
 
     def transforms(self, array: da.Array) -> Transforms:
         """Return the transforms of an array in natural order, with the halved axis last.
@@ -212,10 +252,16 @@ class Filter:
         Any axis can be halved for a function. One in a single chunk is best.
         """
         axes = self.axes
-        if isinstance(self.transfer, TransferFunction):
+        if isinstance(self.transfer, TransferFunction) and not self.windows:
             axes = tuple(sorted(axes, key=lambda axis: (array.numblocks[axis] == 1, axis)))
         length_of = dict(zip(self.axes, self.lengths, strict=True))
-        return Transforms(axes, tuple(length_of[axis] for axis in axes), self.is_real)
+        bands = [(a, self.spectrum(a).indices(window)) for a, window in self.windows.items()]
+        return Transforms(
+            axes,
+            tuple(length_of[axis] for axis in axes),
+            self.is_real,
+            bands=tuple(bands),
+        )
 
     def plan(
         self,
@@ -378,11 +424,11 @@ def _is_sent(array: da.Array) -> bool:
 def filtered(array: da.Array, chosen_filter: Filter, options: SignalOptions) -> da.Array:
     """Return the lazy result of a filter of an array, given the caller's keywords.
 
-    One plan does it, unless the transfer function is a lazy array, or an axis whose length has no
-    useful split does not fit a block.
+    One plan does it, unless the transfer function is a lazy array, only a band is kept, or an axis
+    whose length has no useful split does not fit a block.
     """
     transfer = chosen_filter.transfer
-    if not isinstance(transfer, TransferArray):
+    if not isinstance(transfer, TransferArray) and not chosen_filter.windows:
         with contextlib.suppress(PlanError):
             plan = chosen_filter.plan(array, options, tokenize(transfer))
             return applied(array, plan, transfer=transfer)
@@ -398,8 +444,11 @@ def _filtered_by_two_plans(
     transfer = chosen_filter.transfer
     if isinstance(transfer, TransferInMemory):
         transfer = TransferArray(da.from_array(transfer.array), transfer.halved)
+    if isinstance(transfer, TransferArray):
+        transfer = transfer.within(chosen_filter.windows)
     natural = chosen_filter.transforms(array)
-    movable = tuple(axis for axis in natural.axes if transfer.takes_any_order(axis))
+    whole_axes = [axis for axis in natural.axes if axis not in chosen_filter.windows]
+    movable = tuple(axis for axis in whole_axes if transfer.takes_any_order(axis))
     transforms, forward = planned(
         array,
         natural,
@@ -418,9 +467,10 @@ def _filtered_by_two_plans(
     lengths = zip(chosen_filter.axes, chosen_filter.lengths, strict=True)
     keeps_lengths = all(array.shape[axis] == length for axis, length in lengths)
     if options.get("chunks") is None and keeps_lengths:
-        # the input's chunks, if they cost no exchange
+        # The input's chunks, if they cost no exchange. The blocks of a band are fewer.
         preserving = transforms.inverse(product, {**estimated, "chunks": array.chunks}, {})
-        if len(preserving.travelling) <= len(inverse.travelling):
+        costs_no_exchange = len(preserving.travelling) <= len(inverse.travelling)
+        if costs_no_exchange or chosen_filter.windows:
             inverse = preserving
             options = {**options, "chunks": array.chunks}
     if is_measured(options):

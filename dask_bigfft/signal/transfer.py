@@ -17,6 +17,7 @@ import numpy as np
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
 from dask_bigfft.kernels.transfer import Slices, broadcast_part
+from dask_bigfft.transforms.bands import Window
 
 #: Frequencies at which a function is tried, in cycles per sample.
 TRIED = (0.0, 0.01, 0.13, 0.37, 0.49, -0.49, -0.37, -0.13, -0.01)
@@ -255,6 +256,21 @@ class TransferArray:
         only one: its values for the other need not be their conjugates.
         """
         return bool(self.array.shape[axis] == 1) and axis != self.halved
+
+    def within(self, windows: Mapping[int, Window]) -> "TransferArray":
+        """Return the array in cyclic windows of some axes."""
+        array = self.array
+        for axis, (start, count) in windows.items():
+            length = array.shape[axis]
+            if length == 1:
+                continue
+            ahead = (slice(None),) * axis
+            end = start + count
+            parts = [array[(*ahead, slice(start, min(end, length)))]]
+            if end > length:
+                parts.append(array[(*ahead, slice(0, end - length))])
+            array = da.concatenate(parts, axis)
+        return TransferArray(array, self.halved)
 
     def in_chunks_of(self, spectrum: da.Array) -> da.Array:
         """Return the array with the chunks of a spectrum."""

@@ -1,6 +1,7 @@
 """Forward and inverse transforms around an operation on spectra, and the axes of spectra."""
 
 import itertools
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.api.arguments import inner_extras
+from dask_bigfft.api.arguments import Extras, inner_extras
 from dask_bigfft.api.plans import make_plan
 from dask_bigfft.events import emit
 from dask_bigfft.graph.layer import plan_token
@@ -34,21 +35,34 @@ class Transforms:
         True if the inputs are real.
     transposed : int, optional
         Axis along which the spectra are in transposed order.
+    bands : tuple of (int, (int, int))
+        Axes along which the spectra have a band, and its places in ascending order.
     """
 
     axes: tuple[int, ...]
     lengths: tuple[int, ...]
     real: bool
     transposed: int | None = None
+    bands: tuple[tuple[int, tuple[int, int]], ...] = ()
 
     @property
     def orders(self) -> tuple[Order, ...]:
         """Order of the spectra along each axis."""
         return tuple("transposed" if axis == self.transposed else "natural" for axis in self.axes)
 
+    def _extras(self, options: SignalOptions, chunks: Any) -> Extras:
+        """Return the keywords of both transforms."""
+        bands = {"band_index": dict(self.bands)} if self.bands else {}
+        return inner_extras(
+            options,
+            order=self.orders,
+            chunks=chunks,
+            **bands,
+        )
+
     def forward(self, a: da.Array, options: SignalOptions, chunks: Any = "auto") -> Plan:
         """Return the plan of the forward transform of an input."""
-        extras = inner_extras(options, order=self.orders, chunks=chunks)
+        extras = self._extras(options, chunks)
         name = "rfftn" if self.real else "fftn"
         return make_plan(
             a,
@@ -65,7 +79,7 @@ class Transforms:
         windows: dict[int, tuple[int, int]],
     ) -> Plan:
         """Return the plan of the inverse transform of a spectrum, cropped to windows."""
-        extras = inner_extras(options, order=self.orders, chunks=options.get("chunks"))
+        extras = self._extras(options, options.get("chunks"))
         lengths = dict(zip(self.axes, self.lengths, strict=True))
         crops = {axis: w for axis, w in windows.items() if w != (0, lengths[axis])}
         name = "irfftn" if self.real else "ifftn"
@@ -209,6 +223,8 @@ class SpectrumAxis:
         True if only half of the spectrum is stored.
     bounds : tuple of int
         Start of each chunk along the axis, and the end of the last one.
+    first : int
+        First place of a band in natural order, which follows it cyclically.
     """
 
     axis: int
@@ -216,6 +232,7 @@ class SpectrumAxis:
     order: Order
     half: bool
     bounds: tuple[int, ...]
+    first: int = 0
 
     @property
     def digits(self) -> tuple[int, ...]:
@@ -242,7 +259,9 @@ class SpectrumAxis:
             self.order,
             real=self.half,
         )
-        index = index_of_places(digits, np.arange(*self.places(block)))
+        size = math.prod(digit.size for digit in digits)
+        places = np.arange(*self.places(block)) + self.first
+        index = index_of_places(digits, places % size)
         index = np.where(index > self.length // 2, index - self.length, index)
         index = index.reshape([-1 if a == self.axis else 1 for a in range(len(block))])
         return np.asarray(index, like=like)
@@ -279,6 +298,7 @@ def spectrum_axes(plan: Plan) -> tuple[SpectrumAxis, ...]:
                 order,
                 axis == spec.real_axis,
                 bounds,
+                first=plan.result.axes[axis].groups[0].offset,
             )
         )
     return tuple(axes)

@@ -74,7 +74,7 @@ class Round(HashedOnce):
     steps: tuple[Step, ...]
     source: Layout
     target: Layout
-    windows_in: tuple[StoredWindow, ...] = ()
+    windows_in: tuple[StoredWindow, ...] = field(default=(), metadata=OPTIONAL)
     multiplies: bool = field(default=False, metadata=OPTIONAL)
 
     @cached_property

@@ -109,7 +109,7 @@ class TransformSpec:
     orders_out: tuple[Order, ...]
     digits: tuple[tuple[int, tuple[int, ...]], ...] = ()
     windows: tuple[tuple[int, int, int], ...] = ()
-    windows_in: tuple[tuple[int, int, int], ...] = ()
+    windows_in: tuple[tuple[int, int, int], ...] = field(default=(), metadata=OPTIONAL)
     waves: CosineSum | None = None
     dims: tuple[str, ...] = ()
     transfer: str = field(default="", metadata=OPTIONAL)

@@ -322,6 +322,22 @@ def test_exchanges_carry_the_band(shape, chunks):
     assert part.result.size == np.prod([n // 8 for n in shape])
 
 
+def test_a_band_in_one_block_becomes_several():
+    x = da.zeros((64, 64, 64), chunks=-1, dtype="c8")
+    for chunks in ("auto", (32, 512, 1024)):
+        made = plan(
+            x,
+            "irfftn",
+            s=(512, 512, 1024),
+            axes=(0, 1, 2),
+            band_index={0: (224, 288), 1: (224, 288), 2: (0, 64)},
+            chunks=chunks,
+        )
+        sizes = [round_.target.largest for round_ in made.rounds]
+        assert max(sizes) * 4 <= 512 << 20
+        assert made.expected.bytes_exchanged <= 0.1 * made.spec.out_nbytes
+
+
 def test_slabs_exchange_a_fifth_at_most():
     x = da.zeros((512, 512, 512), chunks=(32, 512, 512), dtype="f4")
     bands = {0: eighth(512), 1: eighth(512), 2: (0, 32)}

@@ -60,12 +60,11 @@ def _prefetch(typing_context: Any, memory: Any, place: Any) -> Any:
         args: Any,
     ) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        # Arithmetic of integers: pointers of newer llvmlite do not say to what they point.
-        integer = args[1].type
-        itemsize = signature.args[0].dtype.bitwidth // 8
-        distance = builder.mul(args[1], integer(itemsize))
-        address = builder.add(builder.ptrtoint(data, integer), distance)
-        line = builder.inttoptr(address, context.get_value_type(types.voidptr))
+        kind: dict[str, Any] = {}
+        if getattr(data.type, "is_opaque", False):  # newer llvmlite's pointers know no type
+            kind["source_etype"] = context.get_data_type(signature.args[0].dtype)
+        address = builder.gep(data, [args[1]], **kind)
+        line = builder.bitcast(address, context.get_value_type(types.voidptr))
         number = ir.IntType(32)
         form = ir.FunctionType(ir.VoidType(), [line.type, number, number, number])
         call = builder.module.declare_intrinsic("llvm.prefetch", (line.type,), form)

@@ -324,22 +324,6 @@ def _twiddle_rows(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _multiply_or_clear(lines, values):  # type: ignore[no-untyped-def]
-    """Multiply lines[f, b] by values[f], in place; lines beyond the values become zero."""
-    count = len(values)
-    width = lines.shape[1]
-    if width == 1:
-        line = lines[:, 0]
-        for f in range(count):
-            line[f] *= values[f]
-    else:
-        for f in range(count):
-            for b in range(width):
-                lines[f, b] *= values[f]
-    lines[count:] = 0
-
-
-@compiled
 def _chirp_rows(  # type: ignore[no-untyped-def]
     x,
     square,
@@ -358,7 +342,7 @@ def _chirp_rows(  # type: ignore[no-untyped-def]
     Squares follow by sums: (n + s)^2 = n^2 + (2 n s + s^2), and the difference in brackets grows
     by 2 s^2 (`twice`) from one place to the next.
     """
-    batches, places, digits, _ = x.shape
+    batches, places, digits, width = x.shape
     values = np.empty(digits, coarse.dtype)
     for place in range(places):
         t = square[place]
@@ -378,7 +362,17 @@ def _chirp_rows(  # type: ignore[no-untyped-def]
             if difference >= modulus:
                 difference -= modulus
         for batch in range(batches):
-            _multiply_or_clear(x[batch, place], values[: inside[place]])
+            if width == 1:
+                line = x[batch, place, :, 0]
+                for f in range(inside[place]):
+                    line[f] *= values[f]
+                for f in range(inside[place], digits):
+                    line[f] = 0
+            else:
+                for f in range(inside[place]):
+                    for b in range(width):
+                        x[batch, place, f, b] *= values[f]
+                x[batch, place, inside[place] :] = 0
 
 
 @compiled

@@ -38,6 +38,7 @@ from dask_bigfft.xarray.coordinates import (
     samples_of,
 )
 from dask_bigfft.xarray.keywords import refuse_unknown
+from dask_bigfft.xarray.missing import with_nan_warning
 
 Dims = Hashable | Sequence[Hashable] | None
 
@@ -256,10 +257,20 @@ def rebuilt(
             coords[name] = variable
     return labelled_like(
         array,
-        data,
+        with_nan_warning(data),
         dims,
         coords,
     )
+
+
+def mask_of(mask: Any, array: xr.DataArray) -> Any:
+    """Return the data of a mask, in the order of an array's dimensions."""
+    if not isinstance(mask, xr.DataArray):
+        return mask
+    if not set(mask.dims) <= set(array.dims):
+        raise_invalid("mask", f"of dimensions {mask.dims}", f"some of {array.dims}")
+    expanded = mask.expand_dims([dim for dim in array.dims if dim not in mask.dims])
+    return expanded.transpose(*array.dims).data
 
 
 def labelled_like(

@@ -22,11 +22,13 @@ from dask_bigfft.xarray.arrays import (
     Dims,
     computed,
     labelled_like,
+    mask_of,
     over_variables,
     parse_dims,
 )
 from dask_bigfft.xarray.coordinates import Samples, samples_of
 from dask_bigfft.xarray.keywords import refuse_unknown
+from dask_bigfft.xarray.missing import with_nan_warning
 from dask_bigfft.xarray.spectra import aligned, averaged
 from dask_bigfft.xarray.units import unit_symbol
 
@@ -116,7 +118,7 @@ def _same(array: xr.DataArray, data: Any) -> xr.DataArray:
     """Return an array with other data."""
     return labelled_like(
         array,
-        data,
+        with_nan_warning(data),
         array.dims,
         array.coords,
     )
@@ -182,7 +184,7 @@ def _fill_gaps(
     dims = parse_dims(array, dim, lambda _: True)
 
     def filled(data: Any, **arguments: Any) -> Any:
-        return signal.fill_gaps(data, _mask_of(mask, array), **arguments)[0]
+        return signal.fill_gaps(data, mask_of(mask, array), **arguments)[0]
 
     data = computed(
         filled,
@@ -192,16 +194,6 @@ def _fill_gaps(
         spacing=_distances(array, dims, metres),
     )
     return _same(array, data)
-
-
-def _mask_of(mask: Any, array: xr.DataArray) -> Any:
-    """Return the data of a mask, in the order of an array's dimensions."""
-    if not isinstance(mask, xr.DataArray):
-        return mask
-    if not set(mask.dims) <= set(array.dims):
-        raise_invalid("mask", f"of dimensions {mask.dims}", f"some of {array.dims}")
-    expanded = mask.expand_dims([dim for dim in array.dims if dim not in mask.dims])
-    return expanded.transpose(*array.dims).data
 
 
 def _kernel_of(kernel: Any, array: xr.DataArray, dims: Sequence[Hashable]) -> Any:
@@ -257,7 +249,7 @@ def _convolve_masked(
     values = _kernel_of(kernel, array, dims)
 
     def convolved(data: Any, axes: Any, **arguments: Any) -> Any:
-        return signal.convolve_masked(data, values, _mask_of(mask, array), **arguments)
+        return signal.convolve_masked(data, values, mask_of(mask, array), **arguments)
 
     data = computed(
         convolved,

@@ -15,6 +15,7 @@ from dask_bigfft.errors import parse_flag, raise_invalid
 from dask_bigfft.xarray.arrays import (
     Dims,
     computed,
+    mask_of,
     over_variables,
     parse_dims,
     prepared,
@@ -123,6 +124,8 @@ def _spectrum(
     samples = {name: samples_of(arrays[0], name) for name in dims}
     distances = [abs(own.spacing) for own in samples.values()]
     renamed = {name: f"{PREFIX}{name}" for name in dims}
+    if "mask" in extras:
+        extras["mask"] = mask_of(extras["mask"], arrays[0])
     data = computed(
         work,
         sources,
@@ -311,8 +314,8 @@ def power_spectrum() -> None:
         True to divide by the mean square of the window ("density"), or by the square of its mean
         ("spectrum"). The default is False.
     **extras
-        `onesided`, `chunks`, `memory_limit`, `verify` and the other keywords of
-        `dask_bigfft.signal.power_spectrum`.
+        `onesided`, `mask`, `chunks`, `memory_limit`, `verify` and the other keywords of
+        `dask_bigfft.signal.power_spectrum`. A mask may be an array with names of dimensions.
 
     Returns
     -------

@@ -188,6 +188,21 @@ def test_convolutions(chunks):
 
 
 @pytest.mark.parametrize("chunks", [None, CHUNKS])
+def test_power_of_known_values(chunks):
+    a = field(chunks)
+    mask = np.random.default_rng(0).random((20, 30)) < 0.1
+    named = xr.DataArray(mask.T, dims=("x", "y"))
+    power = a.bigfft.power_spectrum(["y", "x"], mask=named)
+    expected = signal.power_spectrum(
+        field().values,
+        (1, 2),
+        d=(0.5, 2.0),
+        mask=mask,
+    )
+    np.testing.assert_allclose(power, expected)
+
+
+@pytest.mark.parametrize("chunks", [None, CHUNKS])
 def test_gaps(chunks):
     a = field(chunks)
     mask = np.random.default_rng(0).random((20, 30)) < 0.1

@@ -19,9 +19,11 @@ from dask_bigfft.transforms.steps import Kind
 
 Block = tuple[int, ...]
 
-#: Elements that are multiplied by a transfer function at a time. Its values in double precision,
-#: and those on the way to them, need memory beside the arena.
-TRANSFER_SIZE = 1 << 23
+#: Least elements that are multiplied by a transfer function at a time, and parts of a larger tile.
+#: Values in double precision, and those on the way to them, need memory beside the arena; in small
+#: parts launches take longer than the work.
+TRANSFER_SIZE = 1 << 22
+TRANSFER_PARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +311,8 @@ class Transfer:
         """Multiply an array in memory of the device."""
         assert self.function is not None
         bound = BoundTransfer(self.product, self.function.transfer, self.origin)
-        self.function.products.append(bound.apply(values, TRANSFER_SIZE))
+        size = max(TRANSFER_SIZE, values.size // TRANSFER_PARTS)
+        self.function.products.append(bound.apply(values, size))
 
 
 Compute = FFT | Multiply | Product | Strided | Transfer

@@ -9,11 +9,59 @@ from dask_bigfft.tiles.program import Index, axis_terms
 from dask_bigfft.transforms.layout import AxisLayout
 
 
+def place_of_index(
+    value: int,
+    index: Index,
+    first: int,
+    lows: Sequence[int],
+    shape: Sequence[int],
+) -> int | None:
+    """Return the place, in C order, at which terms add up to a value; None if none of them does.
+
+    Parameters
+    ----------
+    value : int
+        The value.
+    index, first, lows, shape
+        As `index_table` takes them.
+
+    Examples
+    --------
+    >>> from dask_bigfft.tiles.program import NO_MODULUS, Term
+    >>> index = (Term(0, 1, NO_MODULUS, 1), Term(1, 1, NO_MODULUS, 3))
+    >>> index_table(index, 0, (0, 1), (3, 3)).tolist(), place_of_index(7, index, 0, (0, 1), (3, 3))
+    ([[3, 6, 9], [4, 7, 10], [5, 8, 11]], 4)
+    """
+    positions = dict.fromkeys(range(first, first + len(shape)), 0)
+    remainder = value
+    for term in sorted(index, key=lambda term: -term.stride):
+        digit = min(remainder // term.stride, term.modulus - 1)
+        remainder -= digit * term.stride
+        positions[term.dim] += digit * term.divisor
+    if remainder:
+        return None
+    for term in index:
+        if term.offset:
+            positions[term.dim] = (positions[term.dim] - term.offset) % term.size
+    place = 0
+    for position, low, count in zip(
+        positions.values(),
+        lows,
+        shape,
+        strict=True,
+    ):
+        if not low <= position < low + count:
+            return None
+        place = place * count + position - low
+    return place
+
+
 def index_table(
     index: Index,
     first: int,
     lows: Sequence[int],
     shape: Sequence[int],
+    like: Array | None = None,
 ) -> Array:
     """Return the sum of the terms at all places of some dimensions of a block; it is read-only.
 
@@ -25,11 +73,13 @@ def index_table(
         The first of the dimensions.
     lows, shape : sequence of int
         First place and number of places of each dimension.
+    like : array, optional
+        Array on the device of the result, by default a NumPy array.
     """
-    table = np.zeros((1,) * len(shape), np.int64)
+    table = np.zeros((1,) * len(shape), np.int64, like=like)
     for term in index:
         at = term.dim - first
-        places = np.arange(lows[at], lows[at] + shape[at], dtype=np.int64)
+        places = np.arange(lows[at], lows[at] + shape[at], dtype=np.int64, like=like)
         if term.offset:
             places = (places + term.offset) % term.size
         values = places // term.divisor % term.modulus * term.stride

@@ -14,11 +14,29 @@ import numpy as np
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import KernelError
-from dask_bigfft.kernels.indices import index_table
+from dask_bigfft.kernels.indices import index_table, place_of_index
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.tiles.program import Transfer
 
 Slices = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class AxisOnTile:
+    """Frequencies of an axis in a tile.
+
+    Parameters
+    ----------
+    indices : ndarray
+        Indices 0 to N - 1 of the frequencies, or of the elements if the axis is not transformed, as
+        int64 on the device of the tile. They have the axes of the spectrum and are broadcast along
+        all but this one.
+    middle : int or None
+        Place of the index N/2 along the axis, where the tile has it and N is even.
+    """
+
+    indices: Array
+    middle: int | None
 
 
 class TileTransfer(Protocol):
@@ -26,6 +44,9 @@ class TileTransfer(Protocol):
 
     def values(self, part: Slices) -> Array:
         """Return the values in a part of the spectrum of the tile, which broadcast against it."""
+
+    def replaced(self) -> Iterator[tuple[Slices, Array]]:
+        """Yield parts of the spectrum with values that replace those of `values` there."""
 
     def require_finite(self) -> None:
         """Wait for a device, and raise an error if values there were not finite.
@@ -37,15 +58,13 @@ class TileTransfer(Protocol):
 class TransferValues(Protocol):
     """Transfer function of an operator."""
 
-    def on_tile(self, indices: Mapping[int, Array], like: Array) -> TileTransfer:
+    def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> TileTransfer:
         """Return the function at the frequencies of a tile.
 
         Parameters
         ----------
-        indices : mapping of int to ndarray
-            For each axis, the indices 0 to N - 1 of the frequencies, or of the elements if it is
-            not transformed, as int64 in host memory. They have the axes of the spectrum, and are
-            broadcast along all others.
+        axes : mapping of int to AxisOnTile
+            Frequencies of each axis of the spectrum.
         like : array
             Array on the device of the values.
         """
@@ -91,28 +110,48 @@ class BoundTransfer:
         first_dims = self.operation.first_dims
         shape_by_axis = [tile.shape[a:b] for a, b in itertools.pairwise(first_dims)]
         spectrum = tile.reshape([math.prod(shape) for shape in shape_by_axis])
-        tile_transfer = self.transfer.on_tile(self._indices(tile.shape), like=tile)
+        tile_transfer = self.transfer.on_tile(self._axes(tile), like=tile)
+        replaced: list[tuple[Slices, Array]] = []
+        for part, values in tile_transfer.replaced():
+            product = spectrum[part].copy()
+            _multiply(product, values)
+            replaced.append((part, product))
         for part in _parts(spectrum.shape, size):
             _multiply(spectrum[part], tile_transfer.values(part))
+        for part, product in replaced:
+            spectrum[part] = product
         return tile_transfer
 
-    def _indices(self, shape: tuple[int, ...]) -> dict[int, Array]:
-        """Return the indices of the frequencies of a tile along each axis."""
+    def _axes(self, tile: Array) -> dict[int, AxisOnTile]:
+        """Return the frequencies of a tile along each axis."""
+        shape = tile.shape
         first_dims = self.operation.first_dims
-        indices: dict[int, Array] = {}
+        axes: dict[int, AxisOnTile] = {}
         for along in self.operation.axes:
             first = first_dims[along.axis]
             behind = first_dims[along.axis + 1]
+            lows = self.lows[first:behind]
+            counts = shape[first:behind]
             table = index_table(
                 along.index,
                 first,
-                self.lows[first:behind],
-                shape[first:behind],
+                lows,
+                counts,
+                like=tile,
             )
+            middle = None
+            if along.length % 2 == 0:
+                middle = place_of_index(
+                    along.length // 2,
+                    along.index,
+                    first,
+                    lows,
+                    counts,
+                )
             broadcast = [1] * (len(first_dims) - 1)
             broadcast[along.axis] = -1
-            indices[along.axis] = table.reshape(broadcast)
-        return indices
+            axes[along.axis] = AxisOnTile(table.reshape(broadcast), middle)
+        return axes
 
 
 def broadcast_part(part: Slices, axis: int) -> Slices:

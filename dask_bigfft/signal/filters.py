@@ -514,10 +514,12 @@ def _times_function(
 ) -> Array:
     """Return a block of a spectrum times a function of its frequencies."""
     with phase.measured(block.nbytes):
-        in_memory = np.empty(0)
-        indices = {a.axis: a.index(block_id, in_memory) % a.length for a in axes}
-        on_tile = transfer.on_tile(indices, like=block)
+        tile_axes = {axis.axis: axis.on_tile(block_id, block) for axis in axes}
+        on_tile = transfer.on_tile(tile_axes, like=block)
+        replaced = list(on_tile.replaced())
         product = _product(block, on_tile.values((slice(None),) * block.ndim))
+        for part, values in replaced:
+            product[part] = _product(block[part], values)
         on_tile.require_finite()
         return product
 

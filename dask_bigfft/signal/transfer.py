@@ -6,7 +6,7 @@ and a `TransferArray`, which is lazy, gets the chunks of a spectrum in natural o
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
-from dask_bigfft.kernels.transfer import Slices, broadcast_part
+from dask_bigfft.kernels.transfer import AxisOnTile, Slices, broadcast_part
 from dask_bigfft.transforms.bands import Window
 
 #: Frequencies at which a function is tried, in cycles per sample.
@@ -62,22 +62,9 @@ class TransferFunction:
         """Return True, because each block gets its own frequencies."""
         return True
 
-    def on_tile(self, indices: Mapping[int, Array], like: Array) -> "FunctionOnTile":
+    def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "FunctionOnTile":
         """Return the function at the frequencies of a tile; see `kernels.transfer`."""
-        signed_indices: list[Array] = []
-        frequencies: list[Array] = []
-        for axis, length, d in zip(
-            self.axes,
-            self.lengths,
-            self.spacing,
-            strict=True,
-        ):
-            index = indices[axis]
-            signed = np.where(2 * index >= length, index - length, index)
-            signed_indices.append(signed)
-            frequencies.append(signed * (1.0 / (length * d)))
-        on_device = [np.asarray(frequency, like=like) for frequency in frequencies]
-        return FunctionOnTile(self, signed_indices, frequencies, on_device)
+        return FunctionOnTile(self, axes, is_on_device=not isinstance(like, np.ndarray))
 
     def at(self, frequencies: Sequence[Array]) -> Array:
         """Return the values at some frequencies, which broadcast against these.
@@ -122,35 +109,31 @@ class TransferFunction:
 class FunctionOnTile:
     """Values of a `TransferFunction` at the frequencies of a tile.
 
-    What depends on the indices is decided in host memory, so that no value of a device is waited
-    for before the last one.
+    No value of a device is waited for before `require_finite`.
 
     Parameters
     ----------
     transfer : TransferFunction
         The function.
-    indices : sequence of ndarray
-        Signed integer frequencies along the axis of each argument.
-    frequencies : sequence of ndarray
-        The frequencies, in host memory.
-    on_device : sequence of array
-        The frequencies on the device of the tile.
+    axes : mapping of int to AxisOnTile
+        Frequencies of each axis.
+    is_on_device : bool
+        Whether the tile is on a device.
     """
 
     def __init__(
         self,
         transfer: TransferFunction,
-        indices: Sequence[Array],
-        frequencies: Sequence[Array],
-        on_device: Sequence[Array],
+        axes: Mapping[int, AxisOnTile],
+        is_on_device: bool,
     ) -> None:
         self.transfer = transfer
-        self.indices = indices
-        self.frequencies = frequencies
-        self.on_device = on_device
-        self._on_host = isinstance(on_device[0], np.ndarray)
-        #: Parts whose values are on a device, and whether these are finite.
-        self._unchecked: list[tuple[Slices, Array]] = []
+        self.axes = axes
+        self.is_on_device = is_on_device
+        #: Whether values on a device are finite, and the frequencies that they are at.
+        self._unchecked: list[tuple[Any, Sequence[Array]]] = []
+        #: The last frequencies of each argument, and the slice of them; inner ones often repeat.
+        self._last: dict[int, tuple[slice, Array]] = {}
 
     def values(self, part: Slices) -> Array:
         """Return the values in a part of the spectrum of the tile, which broadcast against it.
@@ -160,75 +143,86 @@ class FunctionOnTile:
         ArgumentError, ArgumentTypeError
             For values in host memory that are not finite; for values that are no numbers.
         """
-        if self._on_host:
-            return self._values(part, self.frequencies, self.transfer.at)
-        values = self._values(part, self.on_device, self._on_own_device)
-        self._unchecked.append((part, np.asarray(np.isfinite(values).all(), like=values)))
-        return values
+        return self._at(self._frequencies(part))
+
+    def replaced(self) -> Iterator[tuple[Slices, Array]]:
+        """Yield planes of the frequency N/2 with the mean values of both signs."""
+        if not self.transfer.balanced:
+            return
+        whole = (slice(None),) * self._ndim
+        middles: list[tuple[int, int]] = []
+        for position, axis in enumerate(self.transfer.axes):
+            middle = self.axes[axis].middle
+            if middle is not None:
+                middles.append((position, middle))
+        for position, middle in middles:
+            axis = self.transfer.axes[position]
+            plane = (*whole[:axis], slice(middle, middle + 1), *whole[axis + 1 :])
+            places = [(other, 0 if other == position else place) for other, place in middles]
+            yield plane, self._mean_over_signs(self._frequencies(plane), places)
 
     def require_finite(self) -> None:
         """Wait for the device, and raise an error with the first frequency of a wrong value."""
         while self._unchecked:
-            part, is_finite = self._unchecked.pop()
+            is_finite, frequencies = self._unchecked.pop()
             if not bool(is_finite):
-                self._values(part, self.frequencies, self.transfer.at)
+                self.transfer.at(frequencies)
 
-    def _on_own_device(self, frequencies: Sequence[Array]) -> Array:
-        """Return the values at frequencies on a device, with that where all of them are 0."""
-        values = self.transfer.unchecked(frequencies)
-        at_zero = self.transfer.at_zero
-        if at_zero is None:
-            return values
-        is_zero = reduce(np.logical_and, [frequency == 0 for frequency in frequencies])
-        with_zero: Array = np.where(is_zero, at_zero, values)
-        return with_zero
+    @property
+    def _ndim(self) -> int:
+        """Number of axes of the spectrum."""
+        return self.axes[self.transfer.axes[0]].indices.ndim
 
-    def _values(
-        self,
-        part: Slices,
-        frequencies: Sequence[Array],
-        function: Callable[[Sequence[Array]], Array],
-    ) -> Array:
-        """Return the values of a function in a part, with means over both signs of N/2."""
-        own: list[Array] = []
-        lowest: list[tuple[int, int]] = []
+    def _frequencies(self, part: Slices) -> list[Array]:
+        """Return the frequencies in a part of the spectrum, for each argument of the function."""
+        frequencies: list[Array] = []
         for position, axis in enumerate(self.transfer.axes):
-            along_axis = broadcast_part(part, axis)
-            own.append(frequencies[position][along_axis])
-            length = self.transfer.lengths[position]
-            if length % 2 == 0 and self.transfer.balanced:
-                index = self.indices[position][along_axis].ravel()
-                lowest += [(position, int(i)) for i in np.flatnonzero(2 * index == -length)]
-        return self._mean_over_signs(own, lowest, function)
+            cut, own = self._last.get(position, (None, None))
+            if own is None or cut != part[axis]:
+                length = self.transfer.lengths[position]
+                index = self.axes[axis].indices[broadcast_part(part, axis)]
+                signed = np.where(2 * index >= length, index - length, index)
+                own = signed * (1.0 / (length * self.transfer.spacing[position]))
+                self._last[position] = (part[axis], own)
+            frequencies.append(own)
+        return frequencies
+
+    def _at(self, frequencies: Sequence[Array]) -> Array:
+        """Return the values at some frequencies, which are checked now or in the end."""
+        if not self.is_on_device:
+            return self.transfer.at(frequencies)
+        values = self.transfer.unchecked(frequencies)
+        if self.transfer.at_zero is not None:
+            is_zero = reduce(np.logical_and, [frequency == 0 for frequency in frequencies])
+            values = np.where(is_zero, self.transfer.at_zero, values)
+        self._unchecked.append((np.isfinite(values).all(), frequencies))
+        return values
 
     def _mean_over_signs(
         self,
         frequencies: Sequence[Array],
-        lowest: Sequence[tuple[int, int]],
-        function: Callable[[Sequence[Array]], Array],
+        middles: Sequence[tuple[int, int]],
     ) -> Array:
-        """Return the values, with the means over both signs at some places.
+        """Return the values, with the means over both signs of the frequency N/2.
 
         Parameters
         ----------
         frequencies : sequence of ndarray
-            Argument of the function.
-        lowest : sequence of (int, int)
+            Arguments of the function.
+        middles : sequence of (int, int)
             Positions of the arguments with the frequency N/2, and its place in them.
-        function : callable
-            The function.
         """
-        if not lowest:
-            return function(frequencies)
-        (position, place), *others = lowest
+        if not middles:
+            return self._at(frequencies)
+        (position, place), *others = middles
         axis = self.transfer.axes[position]
-        values = self._mean_over_signs(frequencies, others, function)
+        values = self._mean_over_signs(frequencies, others)
         if values.shape[axis] != frequencies[position].size:
             return values  # the function does not depend on this frequency
         plane = (*(slice(None),) * axis, slice(place, place + 1))
         opposite = list(frequencies)
         opposite[position] = -frequencies[position][plane]
-        means = (values[plane] + self._mean_over_signs(opposite, others, function)) / 2
+        means = (values[plane] + self._mean_over_signs(opposite, others)) / 2
         values = values.astype(np.result_type(values, means))
         values[plane] = means
         return values
@@ -300,8 +294,9 @@ class TransferInMemory:
     lengths: Mapping[int, int]
     halved: int | None
 
-    def on_tile(self, indices: Mapping[int, Array], like: Array) -> "ArrayOnTile":
+    def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "ArrayOnTile":
         """Return the array at the frequencies of a tile; see `kernels.transfer`."""
+        indices = {axis: _in_host_memory(own.indices) for axis, own in axes.items()}
         return ArrayOnTile(self, indices, like)
 
     def values(self, indices: Mapping[int, Array]) -> Array:
@@ -388,8 +383,18 @@ class ArrayOnTile:
         on_device: Array = np.asarray(self.transfer.values(own_indices), like=self.like)
         return on_device
 
+    def replaced(self) -> Iterator[tuple[Slices, Array]]:
+        """Yield nothing."""
+        yield from ()
+
     def require_finite(self) -> None:
         """Return: the values were checked in host memory."""
+
+
+def _in_host_memory(index: Any) -> Array:
+    """Return an array as a NumPy array."""
+    host: Array = index.get() if hasattr(index, "get") else index
+    return host
 
 
 def try_function(transfer: TransferFunction, ndim: int, real: bool) -> None:

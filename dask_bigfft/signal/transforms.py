@@ -16,6 +16,7 @@ from dask_bigfft.api.arguments import Extras, inner_extras
 from dask_bigfft.api.plans import make_plan
 from dask_bigfft.events import emit
 from dask_bigfft.graph.layer import plan_token
+from dask_bigfft.kernels.transfer import AxisOnTile
 from dask_bigfft.kernels.twiddle import index_of_places
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.signal.arguments import SignalOptions
@@ -265,6 +266,13 @@ class SpectrumAxis:
         index = np.where(index > self.length // 2, index - self.length, index)
         index = index.reshape([-1 if a == self.axis else 1 for a in range(len(block))])
         return np.asarray(index, like=like)
+
+    def on_tile(self, block: tuple[int, ...], like: Any) -> AxisOnTile:
+        """Return the frequencies of a block, on the device of an array, for a transfer function."""
+        index = self.index(block, np.empty(0))
+        middles = np.flatnonzero(2 * np.abs(index.ravel()) == self.length)
+        middle = int(middles[0]) if middles.size else None
+        return AxisOnTile(np.asarray(index % self.length, like=like), middle)
 
     def weights(self, block: tuple[int, ...], like: Any) -> Any:
         """Return the multiplicity of each frequency of `index` in the full spectrum."""

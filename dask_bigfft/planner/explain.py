@@ -280,8 +280,12 @@ def _band_texts(plan: Plan) -> list[str]:
         parts.append(f"{axis_text(plan, axis)}: {limits}, {window[1]} of {spectrum.count}")
     if not parts:
         return []
-    side = "result" if spec.is_forward else "input"
-    return [f"the {side} has a band of frequencies by axis {{{'; '.join(parts)}}}"]
+    bands = f"a band of frequencies by axis {{{'; '.join(parts)}}}"
+    if not spec.is_forward:
+        return [f"the input has {bands}; the others are zeros, which are not exchanged"]
+    is_stored = any(round_.windows for round_ in plan.rounds)
+    place = "the blocks after rounds" if is_stored else "exchanges, not the blocks before them,"
+    return [f"the result has {bands}; {place} have the band alone"]
 
 
 def _offset_texts(plan: Plan) -> list[str]:

@@ -118,14 +118,14 @@ def labels_of_array(array: Any) -> Labels:
     )
 
 
-def numbers(axes: Any, dims: Callable[[], tuple[str, ...]]) -> Any:
+def numbers(axes: Any, dims: Callable[[], tuple[str, ...]], argument: str = "axes") -> Any:
     """Return axes as numbers, from numbers or names of dimensions."""
     if not isinstance(axes, tuple | list) or not any(isinstance(axis, str) for axis in axes):
         return axes
     names = dims()
     for axis in axes:
         if isinstance(axis, str) and axis not in names:
-            raise_invalid("axes", axis, f"numbers, or names of the source's dimensions {names}")
+            raise_invalid(argument, axis, f"numbers, or names of the source's dimensions {names}")
     return tuple(names.index(axis) if isinstance(axis, str) else axis for axis in axes)
 
 

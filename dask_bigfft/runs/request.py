@@ -195,7 +195,7 @@ class RunRequest:
         for name in ("band", "band_index"):
             band = self.options.get(name)
             if isinstance(band, Mapping):
-                axes = numbers(tuple(band), self.dims)
+                axes = numbers(tuple(band), self.dims, name)
                 keys = (int(axis) if isinstance(axis, Integral) else axis for axis in axes)
                 band = dict(zip(keys, band.values(), strict=True))
             if band is not None:

@@ -1,7 +1,7 @@
 """Transforms as requests and as arithmetic on digits, without arrays and without dask.
 
-`spec` says what is asked: kind, axes, lengths, norm, dtype. `factors` splits a length into digits.
-`layout` says in which block and place the digits of an axis are stored. `steps` lists the
-operations on each digit, and `rounds` assigns digits to rounds. `cosines` has the maps of cosine
-and sine transforms.
+`spec` says what is asked: kind, axes, lengths, norm, dtype. `bands` has parts of a spectrum by
+frequency. `factors` splits a length into digits. `layout` says in which block and place the digits
+of an axis are stored. `steps` lists the operations on each digit, and `rounds` assigns digits to
+rounds. `cosines` has the maps of cosine and sine transforms.
 """

@@ -627,7 +627,7 @@ def _check_stored_bands(
     """
     for axis, _, count in windows:
         if lengths[spec.axes.index(axis)] in (None, -1):
-            allowed = f"the length of axis {axis}, which a part of its spectrum does not tell"
+            allowed = f"the length of axis {axis}, which a band of its spectrum does not tell"
             raise_invalid(argument, None, allowed)
         size = spec.shape[axis]
         if size != count:

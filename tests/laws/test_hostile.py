@@ -60,6 +60,7 @@ ALIASES = {
     "variant": ("rounds",),
     "device": ("kernel", "a"),
     "window": ("nperseg",),
+    "band": ("transfer",),
     "band_index": ("band",),
 }
 

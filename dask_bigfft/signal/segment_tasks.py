@@ -234,7 +234,10 @@ def without_line(segments: Array) -> Any:
     """
     count = segments.shape[-1]
     centred = np.arange(count) - (count - 1) / 2
-    time = np.asarray(centred.astype(segments.real.dtype), like=segments)
+    dtype = segments.real.dtype
+    if dtype.kind != "f":  # of integers
+        dtype = centred.dtype
+    time = np.asarray(centred.astype(dtype), like=segments)
     norm = count * (count**2 - 1) / 12 or 1.0  # the sum of squares of the times
     slope = np.sum(segments * time, axis=-1, keepdims=True) / norm
     line = slope * time

@@ -39,6 +39,17 @@ def test_a_function_that_detrends_gets_segments_along_the_last_axis(axis):
     np.testing.assert_allclose(power, np.moveaxis(expected, -1, axis), rtol=1e-10)
 
 
+@pytest.mark.parametrize("nperseg", [2, 16])
+@pytest.mark.parametrize("dtype", ["i2", "u1", "f4", "f8", "c16"])
+def test_a_line_is_subtracted_from_samples_of_any_dtype(dtype, nperseg):
+    x = random_array((3, 100), dtype, 0)
+    options = {"nperseg": nperseg, "detrend": "linear", "window": "boxcar"}
+    power = signal.welch(da.from_array(x, chunks=(2, 30)), **options)[1]
+    _, expected = scipy.signal.welch(x, **options)
+    error = 1e-5 if dtype == "f4" else 1e-12
+    np.testing.assert_allclose(power, expected, atol=error * 10)
+
+
 @pytest.mark.parametrize("average", ["mean", "median"])
 def test_memory_limits(average):
     x = da.ones(2**16, chunks=2**13)

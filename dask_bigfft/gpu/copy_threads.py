@@ -177,18 +177,20 @@ def _init(at):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _post(at, table, copy):  # type: ignore[no-untyped-def]
-    """Append a copy to the queue, once a slot is free, and return its number."""
+def _post(at, table, copy, out):  # type: ignore[no-untyped-def]
+    """Append a copy to the queue, once a slot is free, and write its number to `out`."""
     _lock(at[_MUTEX])
     # Others may post meanwhile, so the slot may differ after each sleep.
     while table[_ONE + table[0, _POSTED] % _SLOTS, _LEFT] > _NONE:
         _sleep(at[_DONE], at[_MUTEX])
     number = table[0, _POSTED]
-    table[_ONE + number % _SLOTS, : len(copy)] = copy
+    slot = table[_ONE + number % _SLOTS]
+    for i in range(len(copy)):
+        slot[i] = copy[i]
     table[0, _POSTED] = number + _ONE
     _wake(at[_SOME])
     _unlock(at[_MUTEX])
-    return number
+    out[0] = number
 
 
 @compiled
@@ -308,7 +310,9 @@ class CopyPool:
         source_steps = [step for _, step, _ in rows]
         target_steps = [step for _, _, step in rows]
         copy = np.array((*head, *counts, *target_steps, *source_steps), np.uint64)
-        return Copying(self, int(_post(self._at, self._table, copy)), target, source)
+        number = np.empty(1, np.uint64)
+        _post(self._at, self._table, copy, number)
+        return Copying(self, int(number[0]), target, source)
 
     def wait(self, number: int) -> None:
         """Wait until a copy is done."""

@@ -50,7 +50,7 @@ import scipy.fft
 from dask_bigfft.arrays import Array, Block, Ints
 from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
-from dask_bigfft.kernels.compiled import FAST, added, compiled, has_numba, squares_of_line
+from dask_bigfft.kernels.compiled import FAST, added, compiled, squares_of_line
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import BoundFactor, CPUExecutor, Filters, bound_factor, run_round
 from dask_bigfft.kernels.twiddle import phase_table, twiddle
@@ -246,8 +246,9 @@ def _sum_of_rows(  # type: ignore[no-untyped-def]
     rows,
     for_real,
     for_imag,
+    out,
 ):
-    """Return both parts of the weighted sum of all lines, and their energy."""
+    """Write both parts of the weighted sum of all lines, and their energy, to `out`."""
     width = len(for_real)
     squares = 0.0
     squares_lost = 0.0
@@ -259,7 +260,9 @@ def _sum_of_rows(  # type: ignore[no-untyped-def]
             s, t, e = _weighed_dot(x[j, low:high], for_real[low:high], for_imag[low:high])
             total, total_lost = added(total, total_lost, rows[j] * complex(s, t))
             squares, squares_lost = added(squares, squares_lost, float(e))
-    return total.real, total.imag, squares
+    out[0] = total.real
+    out[1] = total.imag
+    out[2] = squares
 
 
 @compiled
@@ -273,8 +276,12 @@ def _sum_of_twiddled(  # type: ignore[no-untyped-def]
     fine,
     shift,
     mask,
+    work,
+    out,
 ):
-    """Return both parts of the weighted sum of twiddled lines, and their energy.
+    """Write both parts of the weighted sum of twiddled lines, and their energy, to `out`.
+
+    `work` has memory for weights of both parts.
 
     The weight of place i * len(inner) + j is outer[i] * inner[j], and so is the twiddle a product:
     so a line is summed in stretches with equal weights, whose sums are then combined.
@@ -285,8 +292,8 @@ def _sum_of_twiddled(  # type: ignore[no-untyped-def]
     squares_lost = 0.0
     total = 0j
     total_lost = 0j
-    for_real = np.empty(2 * width, x.dtype)
-    for_imag = np.empty(2 * width, x.dtype)
+    for_real = work[0]
+    for_imag = work[1]
     for o in range(x.shape[0]):
         r = rest[o % len(rest)]
         along = 0j
@@ -304,7 +311,9 @@ def _sum_of_twiddled(  # type: ignore[no-untyped-def]
             along += outer[i] * coarse[place >> shift] * fine[place & mask] * complex(s, t)
             squares, squares_lost = added(squares, squares_lost, float(e))
         total, total_lost = added(total, total_lost, a[o] * along)
-    return total.real, total.imag, squares
+    out[0] = total.real
+    out[1] = total.imag
+    out[2] = squares
 
 
 def weighted_sum(
@@ -323,26 +332,35 @@ def weighted_sum(
         values.
     """
     rows = values.reshape(len(weights.rows), -1)
-    if values.dtype.char not in _SUMMED or not has_numba():
+    if values.dtype.char not in _SUMMED:
         return _wide_sum(rows, weights, factors), energy(values)
     x = rows.view(rows.real.dtype)
+    sums = np.empty(3)
     if factors is None:
-        real, imag, squares = _sum_of_rows(
+        arguments: tuple[Any, ...] = (
             x,
             weights.rows,
             weights.for_real,
             weights.for_imag,
+            sums,
         )
+        is_summed = _sum_of_rows.call(arguments, may_compile=True)
     else:
         table = phase_table(factors.modulus, factors.sign)
-        real, imag, squares = _sum_of_twiddled(
+        arguments = (
             x,
             weights.rows,
             weights.outer,
             weights.inner,
             factors.rest,
             *table,
+            np.empty((2, 2 * len(weights.inner)), x.dtype),
+            sums,
         )
+        is_summed = _sum_of_twiddled.call(arguments, may_compile=True)
+    if not is_summed:
+        return _wide_sum(rows, weights, factors), energy(values)
+    real, imag, squares = sums.tolist()
     return complex(real, imag), squares
 
 
@@ -366,9 +384,11 @@ def energy(values: Array) -> float:
     >>> energy(np.array([[3 + 4j, 0], [0, 1j]]))
     26.0
     """
-    if values.dtype.char in _SUMMED and has_numba():
+    if values.dtype.char in _SUMMED:
         line = np.ascontiguousarray(values).reshape(-1)
-        return float(squares_of_line(line.view(line.real.dtype)))
+        total = np.empty(1)
+        if squares_of_line.call((line.view(line.real.dtype), total), may_compile=True):
+            return float(total[0])
     wide = values.astype(np.result_type(values.dtype, np.float64))
     with np.errstate(over="ignore", invalid="ignore"):
         return float((wide.real**2 + wide.imag**2).sum())
@@ -855,13 +875,13 @@ _PART = 1 << 14
 
 
 @compiled
-def _weighted(words, factor):  # type: ignore[no-untyped-def]
-    """Return the sum of words times weights that grow by a factor."""
+def _weighted(words, factor, out):  # type: ignore[no-untyped-def]
+    """Write the sum of words times weights that grow by a factor to `out`, modulo 2**64."""
     total = np.uint64(0)
     weight = np.uint64(1)
     for i in range(len(words)):
-        total += np.uint64(words[i]) * (weight + np.uint64(i + 1) * factor)
-    return total
+        total += np.uint64(words[i]) * (weight + np.uint64(i + 1) * np.uint64(factor))
+    out[0] = total
 
 
 def _weighted_by_numpy(words: Array) -> int:
@@ -897,8 +917,7 @@ def checksum(values: Array) -> int:
         padded[: len(data)] = data
         data = padded
     words = data.view(np.uint32)
-    if has_numba():
-        words_sum = int(_weighted(words, np.uint64(FACTOR)))
-    else:
-        words_sum = _weighted_by_numpy(words)
+    out = np.empty(1, np.uint64)
+    is_summed = _weighted.call((words, FACTOR, out), may_compile=True)
+    words_sum = int(out[0]) if is_summed else _weighted_by_numpy(words)
     return (words_sum + values.nbytes * LENGTH) % _MODULUS

@@ -8,9 +8,8 @@ lines.
 
 Tables hold addresses, so their arrays must stay alive until the call returns. NumPy's strided copy
 does types that numba does not know (long double) and casts. It also does the first copies and
-twiddles of a process: to compile a loop takes seconds once per machine, and to load numba and the
-loops 0.3 s and 110 MiB in every process. Where numba is missing, it does all of them. Both ways
-give the same bits.
+twiddles of a process, and all of them until another process has compiled the loops, which takes
+seconds once per machine, or where numba is missing. Both ways give the same bits.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dask_bigfft.kernels.compiled import has_numba, load_types
+from dask_bigfft.kernels.compiled import compiled
 from dask_bigfft.memory.limits import fits_compiled_code
 
 #: Number of entries of a row before its dimensions: both addresses, the dimension along the tiled
@@ -35,12 +34,12 @@ COMPILED = frozenset(zip(map(np.dtype, "DFdfdf"), map(np.dtype, "DFdfDF"), stric
 
 #: JIT threshold: bytes that NumPy works on between two dtypes before loops are compiled for them.
 #: Each call counts as `EACH` additional bytes, for NumPy's overhead of some microseconds.
-FIRST = 25 << 25
+FIRST = 3 << 25
 EACH = 1 << 14
 
-#: Fractions of the JIT threshold at which numba's contexts are loaded, so that no call waits for
-#: everything: a call on an array of 64 MiB counts up to a third of the threshold.
-TYPES = 0.375, 0.6875
+#: Edge of the transposing tile, in elements; small, so that power-of-two strides do not evict
+#: a tile from L1.
+TILE = 8
 
 #: End of a range without a limit, more than the length of any dimension.
 _ALL = 1 << 62
@@ -55,24 +54,22 @@ _left = [FIRST]
 def pays(pair: Pair, copies: int = 0, nbytes: int = 0) -> bool:
     """Count copies between two dtypes; return True if they have reached the JIT threshold.
 
-    On a worker with little memory, and without numba, they never reach it.
+    On a worker with little memory they never reach it.
     """
     _counted[pair] += copies * EACH + nbytes
     counted = _counted[pair]
     threshold = _left[0]
-    if pair not in COMPILED or counted < TYPES[0] * threshold:
-        return False
-    if not fits_compiled_code() or not has_numba():
-        return False
-    if counted < threshold:
-        is_early = counted < TYPES[1] * threshold
-        load_types("typing_context" if is_early else "target_context")
-    return counted >= threshold
+    return counted >= threshold and pair in COMPILED and fits_compiled_code()
 
 
 def compile_at_once() -> None:
     """Compile all copies from now on, to measure the speeds of a warm process."""
     _left[0] = 0
+
+
+def may_compile() -> bool:
+    """Return True if calls wait for the compiler, which is so after `compile_at_once`."""
+    return _left[0] == 0
 
 
 def regular_strides(array: np.ndarray) -> bool:
@@ -234,7 +231,15 @@ class CopyTable:
         """
         to = self.target.dtype
         for dtype, conjugate, table in self._tables:
-            if not pays((dtype, to)):
+            is_copied = pays((dtype, to)) and _copy_rows(
+                table,
+                low,
+                high,
+                origin,
+                (dtype, to),
+                conjugate,
+            )
+            if not is_copied:
                 _copy_by_numpy(
                     table,
                     low,
@@ -243,50 +248,62 @@ class CopyTable:
                     (dtype, to),
                     conjugate,
                 )
-                continue
-            _copy_rows(
-                table,
-                (table.shape[1] - HEAD) // 3,
-                low,
-                high,
-                origin,
-                _like(dtype),
-                _like(to),
-                conjugate or None,
-            )
 
 
-def _copy_rows(table: np.ndarray, *rest: Any) -> None:
-    """Do the copies of a table with the compiled loop; numba is imported here."""
-    from dask_bigfft.kernels.copy_loops import copy_rows
+#: The compiled loop of copies.
+_loop = compiled("dask_bigfft.kernels.copy_loops:copy_rows")
 
-    copy_rows(table, HEAD, *rest)
+
+def _copy_rows(
+    table: np.ndarray,
+    low: int,
+    high: int,
+    origin: int,
+    pair: Pair,
+    conjugate: bool,
+) -> bool:
+    """Do the copies of a table with the compiled loop; return False if it is not compiled."""
+    dtype, to = pair
+    entries = table.shape[1]
+    dims = (entries - HEAD) // 3
+    arguments = (
+        table,
+        HEAD,
+        dims,
+        low,
+        high,
+        origin,
+        _like(dtype),
+        np.empty((TILE, TILE), to),
+        np.empty(4 * (dims + 2) + entries, np.int64),
+        conjugate or None,
+    )
+    return _loop.call(arguments, may_compile())
 
 
 def copy_array(target: np.ndarray, source: np.ndarray) -> None:
     """Copy an array into another of its shape, with the compiled copy if it takes them."""
     if target.dtype.kind != "c" and source.dtype.kind == "c":
         source = source.real
-    pair = dtype, to = source.dtype, target.dtype
+    pair = (source.dtype, target.dtype)
     cached_table = _table_without_addresses(pair, source.shape, source.strides, target.strides)
     reached = pays(pair, 1, target.nbytes)
     is_aligned = source.flags.aligned and target.flags.aligned
-    if cached_table is None or not is_aligned or not source.size or not reached:
-        target[...] = source
-        return
-    table = cached_table.copy()
-    table[0, 0] = source.__array_interface__["data"][0]
-    table[0, 1] = target.__array_interface__["data"][0]
-    _copy_rows(
-        table,
-        source.ndim,
-        0,
-        _ALL,
-        0,
-        _like(dtype),
-        _like(to),
-        None,
-    )
+    if cached_table is not None and is_aligned and source.size and reached:
+        table = cached_table.copy()
+        table[0, 0] = source.__array_interface__["data"][0]
+        table[0, 1] = target.__array_interface__["data"][0]
+        is_copied = _copy_rows(
+            table,
+            low=0,
+            high=_ALL,
+            origin=0,
+            pair=pair,
+            conjugate=False,
+        )
+        if is_copied:
+            return
+    target[...] = source
 
 
 @lru_cache(maxsize=1024)  # the tiles of a block are alike

@@ -12,15 +12,12 @@ import numpy as np
 from llvmlite import ir
 
 from dask_bigfft.kernels.compiled import compiled, load_numba
+from dask_bigfft.kernels.compiler import populate_array
+from dask_bigfft.kernels.copies import TILE
 
 numba = load_numba()
-carray = numba.carray
 intrinsic = numba.extending.intrinsic
 types = numba.core.types
-
-#: Edge of the transposing tile, in elements; small, so that power-of-two strides do not evict
-#: a tile from L1.
-TILE = 8
 
 #: Length of the strips in which a dense transposing copy runs: its lines stay in L1.
 STRIP = 8
@@ -30,13 +27,11 @@ STRIP = 8
 AHEAD = 8
 SHORT = 16
 
-#: Compiler for functions that only this file calls, without entry points for Python and C.
-inner = partial(compiled, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
 
 @intrinsic  # type: ignore[untyped-decorator, unused-ignore]
-def _pointer(typing_context: Any, address: Any) -> Any:
-    """Return an address as an untyped pointer."""
+def _memory_from(typing_context: Any, address: Any, like: Any) -> Any:
+    """Return the memory from an address on as values of the dtype of an array."""
+    memory_type = types.Array(like.dtype, 1, "C")
 
     def codegen(
         context: Any,
@@ -44,9 +39,20 @@ def _pointer(typing_context: Any, address: Any) -> Any:
         signature: Any,
         args: Any,
     ) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
+        memory = context.make_array(memory_type)(context, builder)
+        word = context.get_value_type(types.intp)
+        itemsize = word(context.get_abi_sizeof(context.get_data_type(like.dtype)))
+        populate_array(
+            memory,
+            data=builder.inttoptr(args[0], memory.data.type),
+            shape=[word(1 << 62)],
+            strides=[itemsize],
+            itemsize=itemsize,
+            meminfo=None,
+        )
+        return memory._getvalue()
 
-    return types.voidptr(types.intp), codegen
+    return memory_type(types.intp, like), codegen
 
 
 @intrinsic  # type: ignore[untyped-decorator, unused-ignore]
@@ -74,13 +80,7 @@ def _prefetch(typing_context: Any, memory: Any, place: Any) -> Any:
     return types.void(memory, place), codegen
 
 
-@partial(inner, inline="always")
-def _memory_from(address, like):  # type: ignore[no-untyped-def]
-    """Return the memory at an address as values of the dtype of an array."""
-    return carray(_pointer(address), (1 << 62,), like.dtype)  # type: ignore[call-arg, unused-ignore]
-
-
-@inner
+@compiled
 def _normalise(  # type: ignore[no-untyped-def]
     row,
     head,
@@ -124,7 +124,7 @@ def _normalise(  # type: ignore[no-untyped-def]
     return joined
 
 
-@inner
+@compiled
 def _lines(  # type: ignore[no-untyped-def]
     source,
     target,
@@ -164,7 +164,7 @@ def _lines(  # type: ignore[no-untyped-def]
                 target[t + np.uintp(j) * tm] = source[s + np.uintp(j) * sm]
 
 
-@inner
+@compiled
 def _copy_tile(  # type: ignore[no-untyped-def]
     source,
     target,
@@ -193,7 +193,7 @@ def _copy_tile(  # type: ignore[no-untyped-def]
                 target[at + j * tm] = np.conj(buffer[i, j])
 
 
-@partial(inner, inline="always")
+@partial(compiled, inline="always")
 def _four(  # type: ignore[no-untyped-def]
     source,
     target,
@@ -220,7 +220,7 @@ def _four(  # type: ignore[no-untyped-def]
         target[to + np.uintp(3)] = d
 
 
-@inner
+@compiled
 def _dense_plane(  # type: ignore[no-untyped-def]
     source,
     target,
@@ -247,7 +247,7 @@ def _dense_plane(  # type: ignore[no-untyped-def]
                 _four(source, target, s, t, sn, sm, tn, conjugate)
 
 
-@inner
+@compiled
 def _plane(  # type: ignore[no-untyped-def]
     source,
     target,
@@ -304,7 +304,7 @@ def _plane(  # type: ignore[no-untyped-def]
             )
 
 
-@inner
+@compiled
 def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
     """Return the dimension with the smallest source stride, the last one of several."""
     densest = used - 1
@@ -314,7 +314,7 @@ def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
     return densest
 
 
-@inner
+@compiled
 def _copy_planes(  # type: ignore[no-untyped-def]
     source,
     target,
@@ -374,7 +374,7 @@ def _copy_planes(  # type: ignore[no-untyped-def]
             t_at -= count[d] * target_step[d]
 
 
-@inner
+@compiled
 def _as_plane(used, count, source_step, target_step):  # type: ignore[no-untyped-def]
     """Make a plane of a value or a line, its last dimension; return the number of dimensions."""
     if used >= 2:
@@ -392,7 +392,7 @@ def _as_plane(used, count, source_step, target_step):  # type: ignore[no-untyped
     return 2
 
 
-@inner
+@compiled
 def _lowest(used, count, step):  # type: ignore[no-untyped-def]
     """Return the offset of the lowest address of a copy from that of its first value."""
     lowest = 0
@@ -401,7 +401,7 @@ def _lowest(used, count, step):  # type: ignore[no-untyped-def]
     return lowest
 
 
-@inner
+@compiled
 def _clip(  # type: ignore[no-untyped-def]
     row,
     head,
@@ -444,23 +444,26 @@ def copy_rows(  # type: ignore[no-untyped-def]
     high,
     origin,
     source_like,
-    target_like,
+    buffer,
+    work,
     conjugate,
 ):
     """Do the parts of the copies of a table that are within a tile, row by row.
 
     `head` is the number of entries of a row before its dimensions, `HEAD` of `copies`.
+    `source_like` has the dtype of sources, `buffer` that of the target, for a transposing tile.
+    `work` has memory for five rows.
     """
-    count = np.empty(dims + 2, np.int64)
-    index = np.empty(dims + 2, np.int64)
-    source_step = np.empty(dims + 2, np.int64)
-    target_step = np.empty(dims + 2, np.int64)
-    buffer = np.empty((TILE, TILE), target_like.dtype)
-    row = np.empty(table.shape[1], np.int64)
+    width = dims + 2
+    count = work[:width]
+    index = work[width : 2 * width]
+    source_step = work[2 * width : 3 * width]
+    target_step = work[3 * width : 4 * width]
+    row = work[4 * width : 4 * width + table.shape[1]]
     for r in range(table.shape[0]):
         for i in range(row.size):
             row[i] = table[r, i]
-        if not _clip(row, head, low, high, origin, source_like.itemsize, target_like.itemsize):
+        if not _clip(row, head, low, high, origin, source_like.itemsize, buffer.itemsize):
             continue
         used = _normalise(row, head, dims, count, source_step, target_step)
         used = _as_plane(used, count, source_step, target_step)
@@ -468,7 +471,7 @@ def copy_rows(  # type: ignore[no-untyped-def]
         s_low = _lowest(used, count, source_step)
         t_low = _lowest(used, count, target_step)
         source = _memory_from(row[0] + s_low * source_like.itemsize, source_like)
-        target = _memory_from(row[1] + t_low * target_like.itemsize, target_like)
+        target = _memory_from(row[1] + t_low * buffer.itemsize, buffer)
         dims_of = index, count, source_step, target_step
         _copy_planes(
             source,

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.arrays import Array, Ints
-from dask_bigfft.kernels.compiled import compiled, has_numba
-from dask_bigfft.kernels.copies import pays
+from dask_bigfft.kernels.compiled import compiled
+from dask_bigfft.kernels.copies import may_compile, pays
 from dask_bigfft.memory import allocate
 from dask_bigfft.transforms.cosines import Cosines, point_digits
 from dask_bigfft.transforms.layout import Digit
@@ -288,12 +288,13 @@ def _twiddle_rows(  # type: ignore[no-untyped-def]
     shift,
     mask,
     scale,
+    work,
 ):
-    """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place."""
+    """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place; `work` has memory for factors."""
     rows, digits, _ = x.shape
     outer = (digits + _INNER - 1) // _INNER
-    low = np.empty(_INNER, coarse.dtype)
-    high = np.empty(outer, coarse.dtype)
+    low = work[:_INNER]
+    high = work[_INNER:]
     for row in range(rows):
         r = rest[row]
         if r == 0 and scale == 1:
@@ -336,14 +337,16 @@ def _chirp_rows(  # type: ignore[no-untyped-def]
     mask,
     modulus,
     factor,
+    values,
 ):
     """Multiply x[l, p, f, b] by factor * W^(n^2), n the f-th place of row p; zero the others.
+
+    `values` has memory for the factors of a row.
 
     Squares follow by sums: (n + s)^2 = n^2 + (2 n s + s^2), and the difference in brackets grows
     by 2 s^2 (`twice`) from one place to the next.
     """
     batches, places, digits, width = x.shape
-    values = np.empty(digits, coarse.dtype)
     for place in range(places):
         t = square[place]
         difference = step[place]
@@ -428,13 +431,10 @@ def twiddle(
     """
     table = phase_table(modulus, sign, "G" if x.dtype.char == "G" else "D")
     if pays((x.dtype, x.dtype), 1, x.nbytes):
-        _twiddle_rows(
-            x,
-            rest,
-            *table,
-            float(scale),
-        )
-        return
+        work = np.empty(_INNER + -(-x.shape[1] // _INNER), table.coarse.dtype)
+        arguments = (x, rest, *table, float(scale), work)
+        if _twiddle_rows.call(arguments, may_compile()):
+            return
     step = max(1, _PART // max(1, x[:1].size))
     for first in range(0, len(x), step):
         _twiddle_by_numpy(
@@ -496,7 +496,7 @@ def multiply_chirp(
     factor 1j, for even `length` only.
     """
     batches = x.reshape(-1, len(rest), *x.shape[1:])
-    if x.dtype.char != "G" and has_numba():
+    if x.dtype.char != "G":
         modulus = 2 * length
         n = np.asarray(rest, np.int64) % modulus
         by = stride % modulus
@@ -504,7 +504,7 @@ def multiply_chirp(
         step = (2 * mulmod(n, by, modulus) + squared) % modulus
         square = (mulmod(n, n, modulus) + sign * turns * (modulus // 4)) % modulus
         counts = np.clip(-((np.asarray(rest, np.int64) - length) // stride), 0, x.shape[1])
-        _chirp_rows(
+        arguments = (
             batches,
             square,
             step,
@@ -513,8 +513,10 @@ def multiply_chirp(
             *phase_table(modulus, sign),
             modulus,
             float(factor),
+            np.empty(x.shape[1], np.complex128),
         )
-        return
+        if _chirp_rows.call(arguments, may_compile=True):
+            return
     factor = factor * (1, 1j, -1, -1j)[turns % 4]
     n = np.add.outer(rest, np.arange(x.shape[1], dtype=np.int64) * stride)
     batches[:, n >= length] = 0
@@ -543,10 +545,10 @@ def chirp_filter(
     The filter is exp(sign*1j*pi*(step*m + offset)**2/length) / padded, with m wrapped around, and
     zero for abs(step*m + offset) >= length. The convolution needs no other scale.
     """
-    if np.dtype(dtype).char != "G" and length < _SHORT and has_numba():
+    if np.dtype(dtype).char != "G" and length < _SHORT:
         values = np.empty(n.size, dtype)
         tables = phase_table(2 * length, sign)
-        _filter_values(
+        arguments = (
             values,
             n.ravel(),
             padded,
@@ -556,7 +558,8 @@ def chirp_filter(
             *tables,
             1 / padded,
         )
-        return values.reshape(n.shape)
+        if _filter_values.call(arguments, may_compile=True):
+            return values.reshape(n.shape)
     lag = np.where(2 * n <= padded, n, n - padded)
     distance: Ints = np.absolute(step * lag + offset)
     inside = distance < length

@@ -29,14 +29,13 @@ from dask_bigfft.api.arguments import (
     parse_chunks,
     parse_options,
 )
-from dask_bigfft.api.calls import applied, by_block, transforms_by
+from dask_bigfft.api.calls import applied, by_block, rearranged, transforms_by
 from dask_bigfft.api.plans import make_plan
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_flag, raise_invalid
 from dask_bigfft.gpu.on_gpu import on_own_gpu, waved_on_gpu
 from dask_bigfft.kernels import twiddle
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu, plain_array
 from dask_bigfft.planner.merging import FEWER, MANY, MOST_PADDED
-from dask_bigfft.planner.shifted import rearranging_plan
 from dask_bigfft.transforms.cosines import Cosines, Type, array_axis, point_axis, point_chunks
 from dask_bigfft.transforms.layout import AxisLayout, Chunks, Layout, even_chunks, plain_layout
 from dask_bigfft.transforms.spec import TransformSpec, transform_spec, work_dtype
@@ -410,7 +409,7 @@ def _rearranged(
     axes = plain_layout(a.shape, a.chunks).axes
     before = Layout((*axes[:axis], source, *axes[axis + 1 :]))
     after = Layout((*axes[:axis], target, *axes[axis + 1 :]))
-    return applied(a, rearranging_plan(before, after, a.dtype.str, part))
+    return rearranged(a, before, after, part)
 
 
 def _gathered(a: da.Array, chunks: tuple[Chunks, ...]) -> da.Array:
@@ -419,7 +418,7 @@ def _gathered(a: da.Array, chunks: tuple[Chunks, ...]) -> da.Array:
     after = plain_layout(a.shape, chunks)
     if before == after:
         return a
-    return applied(a, rearranging_plan(before, after, a.dtype.str, "gather"))
+    return rearranged(a, before, after, "gather")
 
 
 def _largest(chunks: Sequence[int]) -> int:

@@ -12,13 +12,12 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft.api.arguments import parse_array
-from dask_bigfft.api.calls import applied
+from dask_bigfft.api.calls import rearranged
 from dask_bigfft.graph.layer import Origin, origin, transformed_array
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifted import (
     Offsets,
     offsets_of,
-    rearranging_plan,
     rolled,
     shift_of,
     shifted_plan,
@@ -125,7 +124,7 @@ def _rolled(array: da.Array, offsets: Offsets) -> da.Array:
         result: da.Array = da.roll(array, shifts, list(offsets)).rechunk(array.chunks)
         return result
     source = plain_layout(array.shape, array.chunks)
-    return applied(array, rearranging_plan(source, rolled(source, offsets), array.dtype.str))
+    return rearranged(array, source, rolled(source, offsets))
 
 
 def _summed(layout: Layout, offsets: Offsets) -> dict[int, int]:

@@ -92,21 +92,27 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
     """
     _refuse_containers(a)
     if not is_lazy(a):
-        arrays = all(hasattr(a, name) for name in ("dtype", "shape"))
-        lazy = arrays and (hasattr(a, "chunks") or hasattr(a, "__cuda_array_interface__"))
-        try:
-            a = a if lazy and not isinstance(a, type) else np.asanyarray(a)
-        except (ValueError, TypeError) as error:  # such as lists of unlike lengths
-            raise_invalid("a", a, f"an array or what numpy.asarray takes ({error})")
+        a = _array_like(a)
     if kind is not None or a.dtype.hasobject:  # dask finds no chunks for objects
         parse_dtype(np.dtype(a.dtype), TRANSFORMS[parse_name(kind or "fft")][0])
     if not is_lazy(a):
         a = da.from_array(a, name=f"bigfft_input-{uuid.uuid4().hex}")
     for axis, chunks in enumerate(a.chunks):
-        if any(c != c for c in chunks):
+        if any(map(math.isnan, chunks)):
             allowed = "known chunk sizes: call compute_chunk_sizes() first"
             raise_invalid("a.chunks", f"unknown sizes along axis {axis}", allowed)
     return cast("da.Array", a)
+
+
+def _array_like(a: Any) -> Any:
+    """Return an array-like with dtype and shape: one with chunks or on a GPU, else a NumPy one."""
+    has_blocks = hasattr(a, "chunks") or hasattr(a, "__cuda_array_interface__")
+    if has_blocks and hasattr(a, "dtype") and hasattr(a, "shape") and not isinstance(a, type):
+        return a
+    try:
+        return np.asanyarray(a)
+    except (ValueError, TypeError) as error:  # such as lists of unlike lengths
+        raise_invalid("a", a, f"an array or what numpy.asarray takes ({error})")
 
 
 def _refuse_containers(a: Any) -> None:
@@ -127,7 +133,12 @@ def _refuse_containers(a: Any) -> None:
         allowed = "a dense array: take what todense() makes of it, or of each block by map_blocks"
     if allowed is not None:
         type_name = f"{type(block).__module__}.{type(block).__qualname__}"
-        raise_invalid("a", type_name, allowed, kind=ArgumentTypeError)
+        raise_invalid(
+            "a",
+            type_name,
+            allowed,
+            kind=ArgumentTypeError,
+        )
 
 
 # --- rounds ---------------------------------------------------------------------------------
@@ -155,27 +166,45 @@ def parse_rounds(rounds: Any, spec: TransformSpec, variant: str) -> Rounds | Non
             allowed = f"one or more factors of axis {axis}, at most one of them -1"
             raise_invalid("rounds", rounds, allowed)
         completed = complete_factors(axis, factors_of_axis, length)
-        _check_factors(axis, completed, spec, variant)
+        _check_factors(
+            axis,
+            completed,
+            spec,
+            variant,
+        )
         for factors, factor in zip(named, completed, strict=True):
             factors[axis] = factor
+    _check_real_axis(rounds, factors_of_rounds, spec)
+    return tuple(tuple(factors.items()) for factors in factors_of_rounds)
+
+
+def _check_real_axis(
+    rounds: Any,
+    factors_of_rounds: Sequence[Mapping[int, int]],
+    spec: TransformSpec,
+) -> None:
+    """Raise an error unless real values are in the first round, or in the last one."""
     if spec.kind == "r2c" and spec.real_axis not in factors_of_rounds[0]:
         raise_invalid("rounds", rounds, f"the real axis {spec.real_axis} in the first round")
     if spec.kind == "c2r" and spec.real_axis not in factors_of_rounds[-1]:
         raise_invalid("rounds", rounds, f"the real axis {spec.real_axis} in the last round")
-    return tuple(tuple(factors.items()) for factors in factors_of_rounds)
 
 
 def _parse_factors(rounds: Any, spec: TransformSpec) -> list[dict[int, int]]:
     """Return a mapping of axis to factor for each round, in which a factor may be -1."""
     allowed = "a sequence with a mapping of axis to factor for each round"
     if isinstance(rounds, str) or not isinstance(rounds, Sequence) or not rounds:
-        raise_invalid("rounds", rounds, allowed, kind=ArgumentTypeError)
+        raise_invalid(
+            "rounds",
+            rounds,
+            allowed,
+            kind=ArgumentTypeError,
+        )
     factors_of_rounds = []
     for factors in rounds:
         if is_int(factors) and len(spec.axes) == 1:
             factors = {spec.axes[0]: factors}
-        is_mapping = isinstance(factors, Mapping) and len(factors) > 0
-        if not is_mapping or not all(map(is_int, factors.values())):
+        if not _is_factor_mapping(factors):
             raise_invalid(
                 "rounds",
                 rounds,
@@ -185,9 +214,21 @@ def _parse_factors(rounds: Any, spec: TransformSpec) -> list[dict[int, int]]:
         if not all(n >= 1 or n == -1 for n in factors.values()):
             text = "factors of at least 1, or -1 for the remaining factor of an axis"
             raise_invalid("rounds", rounds, text)
-        axes = parse_some("rounds", factors, spec.axes, len(spec.shape))
+        axes = parse_some(
+            "rounds",
+            factors,
+            spec.axes,
+            len(spec.shape),
+        )
         factors_of_rounds.append(dict(zip(axes, map(int, factors.values()), strict=True)))
     return factors_of_rounds
+
+
+def _is_factor_mapping(factors: Any) -> bool:
+    """Return whether an entry of `rounds` is a mapping to integers, and not empty."""
+    if not isinstance(factors, Mapping) or not factors:
+        return False
+    return all(map(is_int, factors.values()))
 
 
 def _check_factors(
@@ -225,7 +266,12 @@ def parse_limit(argument: str, value: Any) -> int | None:
     numbers = int | float | str | np.integer | np.floating
     if not isinstance(value, numbers) or isinstance(value, bool | np.timedelta64):
         allowed = "a positive number of bytes, or a string such as '2 GiB'"
-        raise_invalid(argument, value, allowed, kind=ArgumentTypeError)
+        raise_invalid(
+            argument,
+            value,
+            allowed,
+            kind=ArgumentTypeError,
+        )
     return cast("int", config.get("bigfft.memory-limit", argument, value))
 
 
@@ -250,7 +296,12 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
 
     "auto" stands for the fastest library; on a cluster every worker must have it.
     """
-    parse_type("kernel", kernel, str | None, "the name of an FFT library")
+    parse_type(
+        "kernel",
+        kernel,
+        str | None,
+        "the name of an FFT library",
+    )
     kernel = config.argument("kernel", kernel)
     if kernel == "auto":
         return environment.fastest_everywhere(dtype)
@@ -307,20 +358,25 @@ def parse_chunks(
     preserved = tuple(scaled(cut, size) for cut, size in zip(before, shape, strict=True))
     if isinstance(chunks, str) and chunks == "preserve":
         return preserved
-    wanted = chunks
+    requested = chunks
     if isinstance(chunks, Mapping):
-        allowed = f"axes {-len(shape)}..{len(shape) - 1}"
-        if not all(is_int(a) and -len(shape) <= a < len(shape) for a in chunks):
-            raise_invalid("chunks", chunks, allowed)
-        by_axis = {axis % len(shape): cut for axis, cut in chunks.items()}
-        wanted = tuple(by_axis.get(axis, cut) for axis, cut in enumerate(preserved))
+        requested = _chunks_of_all_axes(chunks, preserved)
     return normalized_chunks(
         chunks,
-        wanted,
+        requested,
         shape,
         dtype,
         "'auto', 'preserve', or ",
     )
+
+
+def _chunks_of_all_axes(chunks: Mapping[Any, Any], preserved: Chunks) -> tuple[Any, ...]:
+    """Return the chunks of each axis, given those of some axes, and those of all others."""
+    ndim = len(preserved)
+    if not all(is_int(axis) and -ndim <= axis < ndim for axis in chunks):
+        raise_invalid("chunks", chunks, f"axes {-ndim}..{ndim - 1}")
+    chunks_by_axis = {axis % ndim: axis_chunks for axis, axis_chunks in chunks.items()}
+    return tuple(chunks_by_axis.get(axis, own) for axis, own in enumerate(preserved))
 
 
 def normalized_chunks(

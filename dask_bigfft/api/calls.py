@@ -22,11 +22,13 @@ from dask_bigfft.dask_private import functions_of, original_of
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.graph.layer import origin, transformed_array
 from dask_bigfft.kernels.views import empty_like
+from dask_bigfft.machine import environment
 from dask_bigfft.memory.limits import configure_arena
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
-from dask_bigfft.planner.shifted import shift_of, shifted_plan
+from dask_bigfft.planner.shifted import rearranging_plan, shift_of, shifted_plan
 from dask_bigfft.storage.sources import Reader, stored_reader
+from dask_bigfft.transforms.layout import AxisLayout, Layout
 from dask_bigfft.transforms.spec import parse_name, parse_scale, takes_axes
 
 N = SupportsIndex | None
@@ -50,7 +52,12 @@ def transforms_by(
     _, *parameters = signature.parameters.values()
     if parameters[-1].annotation == Unpack[Extras]:
         parameters[-1:] = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=hint,
+            )
             for name, hint in Extras.__annotations__.items()
         ]
 
@@ -196,10 +203,20 @@ def transform(
         )
     if axes is None and name.endswith("2"):  # None was asked for, which numpy.fft takes as all
         name = f"{name[:-1]}n"
-    _warn(name, lengths, axes, stacklevel=5)
+    _warn(
+        name,
+        lengths,
+        axes,
+        stacklevel=5,
+    )
     array = parse_array(a, name)
     parse_options(extras, Extras)
-    if _has_no_axes(name, lengths, axes, norm):
+    if _has_no_axes(
+        name,
+        lengths,
+        axes,
+        norm,
+    ):
         return array
     plan = make_plan(
         array,
@@ -249,7 +266,12 @@ def transform_as_planned(
     """
     allowed = f"one for {name} of {array.shape} in chunks {array.chunks}"
     given_text = f"{given.spec.name} of {given.spec.shape}"
-    raise_other = partial(raise_invalid, "plan", given_text, allowed)
+    raise_other = partial(
+        raise_invalid,
+        "plan",
+        given_text,
+        allowed,
+    )
     axis_count = 1
     if takes_axes(name):
         axis_count = array.ndim if axes is None else len(axes)
@@ -258,7 +280,15 @@ def transform_as_planned(
     array = parse_array(array, name)
     order = given.spec.orders_out if given.spec.sign < 0 else given.spec.orders_in
     digits = dict(given.spec.digits)
-    expected = make_plan(array, name, lengths, axes, norm, order=order, digits=digits)
+    expected = make_plan(
+        array,
+        name,
+        lengths,
+        axes,
+        norm,
+        order=order,
+        digits=digits,
+    )
     expected_spec = replace(expected.spec, name="", dims=())
     given_spec = replace(given.spec, name="", dims=())
     if given_spec != expected_spec or given.source != expected.source:
@@ -368,7 +398,14 @@ def plan(
         "axis": axis,
         "axes": axes,
     }
-    return plan_of_stored(a, None, kind, where, norm, extras)
+    return plan_of_stored(
+        a,
+        None,
+        kind,
+        where,
+        norm,
+        extras,
+    )
 
 
 def plan_of_stored(
@@ -402,9 +439,19 @@ def plan_of_stored(
     for name in other_names:
         if where.get(name) is not None:
             text = f"None for {kind}, which takes {' and '.join(own_names)}"
-            raise_invalid(name, where[name], text, kind=ArgumentTypeError)
+            raise_invalid(
+                name,
+                where[name],
+                text,
+                kind=ArgumentTypeError,
+            )
     lengths, axes = (where.get(name) for name in own_names)
-    _warn(kind, lengths, axes, stacklevel=4)
+    _warn(
+        kind,
+        lengths,
+        axes,
+        stacklevel=4,
+    )
     array = parse_array(a, kind)
     parse_options(extras, Extras)
     stored = stored or _described(array)
@@ -434,6 +481,35 @@ def applied(array: Any, plan: Plan, place: Any = None, transfer: Any = None) -> 
     )
 
 
+def rearranged(
+    array: da.Array,
+    source: Layout,
+    result: Layout,
+    name: str = "shift",
+) -> da.Array:
+    """Return the lazy array in other blocks, or in another order, by one exchange.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        The array.
+    source, result : Layout
+        Blocks before and after.
+    name : str
+        Name of the tasks.
+    """
+    on_disk = environment.possible_storage() == "disk"
+    plan = rearranging_plan(
+        source,
+        result,
+        array.dtype.str,
+        name,
+        machine=environment.current_machine(None, is_limited=False),
+        storage="disk" if on_disk else "memory",
+    )
+    return applied(array, plan)
+
+
 def by_block(work: Callable[..., Any], /, *arrays: Any, dtype: Any, **keywords: Any) -> da.Array:
     """Return the lazy result of a function of blocks; it has the axes of the first array.
 
@@ -442,7 +518,15 @@ def by_block(work: Callable[..., Any], /, *arrays: Any, dtype: Any, **keywords: 
     """
     keywords.setdefault("meta", empty_like(arrays[0]._meta, arrays[0].ndim, dtype))
     map_blocks = functions_of(arrays[0]).map_blocks
-    return cast("da.Array", map_blocks(work, *arrays, dtype=dtype, **keywords))
+    return cast(
+        "da.Array",
+        map_blocks(
+            work,
+            *arrays,
+            dtype=dtype,
+            **keywords,
+        ),
+    )
 
 
 def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
@@ -459,12 +543,19 @@ def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
     offsets = None if shifted is None else shift_of(shifted.plan)
     if shifted is None or offsets is None:
         return array, plan
-    if plan.spec.windows_in:
+    # Only the shifted blocks may be overwritten, and neither padding nor a band is shifted.
+    if plan.overwrite or plan.spec.windows_in:
         return array, plan
-    groups = [plan.source.axes[axis].groups for axis in offsets]
-    are_whole = all(len(g) == 1 and g[0].bounds[-1] == g[0].size for g in groups)
-    if plan.overwrite or not are_whole:
-        return array, plan  # only the shifted blocks may be overwritten; or these are padded
+    if not all(_is_whole(plan.source.axes[axis]) for axis in offsets):
+        return array, plan
     before = {axis: array.shape[axis] - first for axis, first in offsets.items()}
     plan_with_shift = shifted_plan(plan, before, {})
     return (shifted.array, plan_with_shift) if plan_with_shift.fits_memory else (array, plan)
+
+
+def _is_whole(axis: AxisLayout) -> bool:
+    """Return whether an axis of an input has one group of digits without padding."""
+    if len(axis.groups) != 1:
+        return False
+    (group,) = axis.groups
+    return group.bounds[-1] == group.size

@@ -91,29 +91,46 @@ def make_plan(
         band_index=extras.get("band_index"),
     )
     rounds = parse_rounds(extras.get("rounds"), spec, variant)
-    spec = _with_inner_choices(spec, windows, signal_digits, waves)
+    spec = _with_inner_choices(
+        spec,
+        windows,
+        signal_digits,
+        waves,
+    )
     if transfer:
         spec = replace(spec, name="fourier_filter", transfer=transfer, scale="full")
+    is_resumable = False
     if stored is not None:
         spec = replace(spec, dims=spec.dims or stored.dims)
-    request, fallback = _request(a, spec, variant, rounds, stored, writing, extras)
+        is_resumable = stored.resumable
+    request, fallback = _request(
+        a,
+        spec,
+        variant,
+        rounds,
+        stored,
+        writing,
+        extras,
+    )
     memory_limit = parse_limit("memory_limit", extras.get("memory_limit"))
-    is_on_gpus = is_on_gpu(a._meta)
-    if is_on_gpus and request.verify != "none":
-        allowed = "'none' for blocks on a GPU, or blocks in host memory"
-        raise_invalid("verify", request.verify, allowed)
-    is_resumable = stored is not None and stored.resumable
     machine = _machine_of(a, memory_limit, is_resumable)
     measured_kernels = _kernels_to_measure(spec, request, extras)
     overwrite_x = extras.get("overwrite_x")
     may_overwrite = overwrite_x is not None and parse_flag("overwrite_x", overwrite_x)
     try:
-        plan = _chosen_plan(spec, request, machine, measured_kernels, may_overwrite)
+        plan = _chosen_plan(
+            spec,
+            request,
+            machine,
+            measured_kernels,
+            may_overwrite,
+        )
     except PlanError as error:
-        reason = None if memory_limit or is_on_gpus else environment.smallest_worker()
-        if reason is None:
+        is_limited_by_workers = not memory_limit and not is_on_gpu(a._meta)
+        smallest = environment.smallest_worker() if is_limited_by_workers else None
+        if smallest is None:
             raise
-        raise PlanError(f"{error}. {reason}") from error
+        raise PlanError(f"{error}. {smallest}") from error
     return replace(plan, fallback=fallback) if fallback else plan
 
 
@@ -170,11 +187,16 @@ def _request(
     is_resumable = stored is not None and stored.resumable
     request = Request(
         chunks=chunks,
-        wanted=parse_chunks(extras.get("chunks"), chunks, spec.out_shape, spec.out_dtype),
+        wanted=parse_chunks(
+            extras.get("chunks"),
+            chunks,
+            spec.out_shape,
+            spec.out_dtype,
+        ),
         rounds=rounds,
         variant=variant,
         kernel=kernel,
-        verify=config.argument("verify", extras.get("verify")),
+        verify=_parse_verify(extras.get("verify"), is_on_gpu(a._meta)),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
         storage="disk" if is_resumable else environment.possible_storage(),
@@ -185,6 +207,14 @@ def _request(
         piece_nbytes=config.get("bigfft.scratch.min-write"),
     )
     return request, fallback
+
+
+def _parse_verify(verify: Any, is_on_gpus: bool) -> str:
+    """Return the checks of the running transform; blocks on GPUs have none."""
+    checks: str = config.argument("verify", verify)
+    if is_on_gpus and checks != "none":
+        raise_invalid("verify", checks, "'none' for blocks on a GPU, or blocks in host memory")
+    return checks
 
 
 def _kernels_to_measure(
@@ -203,11 +233,16 @@ def _kernels_to_measure(
 def _machine_of(a: da.Array, memory_limit: int | None, is_resumable: bool) -> Machine:
     """Return the machine that transforms an array, without GPUs for blocks in host memory."""
     is_on_gpus = is_on_gpu(a._meta)
-    machine = environment.current_machine(memory_limit, is_on_gpus)
+    machine = environment.current_machine(memory_limit, is_limited=not is_on_gpus)
     if is_on_gpus and running_client() is None:
         count = gpus_of(a)
         speeds = machine.profile.inside_gpus
-        return Machine(memory_limit, threads=count, profile=speeds, holding=count)
+        return Machine(
+            memory_limit,
+            threads=count,
+            profile=speeds,
+            holding=count,
+        )
     return replace(machine, shared=False) if is_resumable else machine
 
 
@@ -244,11 +279,22 @@ def _chosen_plan(
         is_set_by_hand = request.device == "hybrid" and settings.cpu_share is not None
         measures = bool(kernels) and not is_set_by_hand
         if kernels and measures:
-            measured_plan = tuned(spec, request, machine, kernels)
+            measured_plan = tuned(
+                spec,
+                request,
+                machine,
+                kernels,
+            )
             if measured_plan is not None:
                 return measured_plan
         has_slabs = all_segmented if works_inside else None
-        plan = find_plan_by_model(spec, request, machine, settings, has_slabs)
+        plan = find_plan_by_model(
+            spec,
+            request,
+            machine,
+            settings,
+            has_slabs,
+        )
         if not measures:
             return plan
         percent = f"{100 * SHARE:.0f} %"

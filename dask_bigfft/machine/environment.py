@@ -52,8 +52,13 @@ def cluster_place(workers: Iterable[Mapping[str, Any]]) -> str:
     >>> cluster_place([{"host": "a", "nthreads": 2}, {"host": "b", "nthreads": 2}])
     '2f4e00787d'
     """
-    hosts = sorted((str(worker.get("host")), int(worker.get("nthreads", 1))) for worker in workers)
-    return hashlib.sha256(json.dumps(hosts).encode()).hexdigest()[:10]
+    hosts: list[tuple[str, int]] = []
+    for worker in workers:
+        host = str(worker.get("host"))
+        threads = int(worker.get("nthreads", 1))
+        hosts.append((host, threads))
+    text = json.dumps(sorted(hosts))
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def profile_path(place: str = "") -> Path:
@@ -69,17 +74,28 @@ def save_profile(profile: Profile, path: Path) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _profile(path: Path, written: int, anywhere: bool) -> Profile | None:
-    """Return the profile in a file, cached by its time of writing; log an unusable one once."""
+def _profile(path: Path, modified: int, anywhere: bool) -> Profile | None:
+    """Return the profile in a file, or None; log once why a file cannot be used.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    modified : int
+        Time of its last modification: a profile that is written again is read again.
+    anywhere : bool
+        Whether the profile may be of another machine, because the user named the file.
+    """
 
     def checked(content: Any) -> Profile | None:
+        """Return the profile in the content of the file, unless it is of another machine."""
         if not anywhere and content["machine"] != files.machine():
             log.warning("%s is of another machine and ignored: %s", path, content["machine"])
             return None
         return Profile.from_json(json.dumps(content))
 
     profile = files.read_json(path, SCHEMA, checked)
-    if anywhere and profile is None:  # the user named the file
+    if anywhere and profile is None:
         log.warning(
             "the profile %s cannot be used, `dask-bigfft calibrate --output FILE` writes one of "
             "version %d: plans are made for a common machine",
@@ -90,7 +106,7 @@ def _profile(path: Path, written: int, anywhere: bool) -> Profile | None:
 
 
 def known_profile(*places: str) -> Profile:
-    """Return the first profile found: from the settings, from `places`, or the default.
+    """Return the profile in the settings, else the first one of some places, else the default.
 
     Parameters
     ----------
@@ -98,13 +114,16 @@ def known_profile(*places: str) -> Profile:
         Names by `cluster_place`; an empty name means this machine.
     """
     named = config.get("bigfft.planner.profile")
-    for path in map(profile_path, places) if named is None else [Path(named)]:
+    is_named = named is not None
+    paths = [Path(named)] if is_named else [profile_path(place) for place in places]
+    for path in paths:
         try:
-            profile = _profile(path, path.stat().st_mtime_ns, named is not None)
+            modified = path.stat().st_mtime_ns
         except OSError:
-            if named is not None:
+            if is_named:
                 log.warning("the profile %s does not exist: plans are made for a common one", path)
             continue
+        profile = _profile(path, modified, is_named)
         if profile is not None:
             return profile
     return DEFAULT
@@ -142,26 +161,34 @@ def workers_answers(client: Any, ask: Callable[..., Any]) -> dict[str, Any]:
         takes only `dask_worker`, and does not return None.
     """
     known_answers = _known.setdefault(client, {})
-
-    def query_keys() -> dict[str, _Key]:
-        keys: dict[str, _Key] = {}
-        for address, worker in workers_of(client).items():
-            keys[address] = (ask, address, str(worker.get("local_directory")))
-        return keys
-
-    may_ask = not client.asynchronous and time.monotonic() >= _paused.get(client, 0.0)
-    keys = query_keys()
-    if may_ask:
+    keys = _query_keys(client, ask)
+    is_paused = time.monotonic() < _paused.get(client, 0.0)
+    if not client.asynchronous and not is_paused:
         for seconds in PATIENCE:
             late = {address: key for address, key in keys.items() if key not in known_answers}
-            if late:
-                answers = client.sync(_answers, client, ask, late, seconds)
-                for address, answer in answers.items():
-                    known_answers[late[address]] = answer
-                keys = query_keys()
-        if not set(keys.values()) <= known_answers.keys():
+            if not late:
+                break
+            answers = client.sync(
+                _answers,
+                client,
+                ask,
+                late,
+                seconds,
+            )
+            for address, answer in answers.items():
+                known_answers[late[address]] = answer
+            keys = _query_keys(client, ask)  # workers have left or joined meanwhile
+        if any(key not in known_answers for key in keys.values()):
             _paused[client] = time.monotonic() + PAUSE
     return {address: known_answers.get(key) for address, key in keys.items()}
+
+
+def _query_keys(client: Any, ask: Callable[..., Any]) -> dict[str, _Key]:
+    """Return the key of a query to each worker, by address."""
+    keys: dict[str, _Key] = {}
+    for address, worker in workers_of(client).items():
+        keys[address] = (ask, address, str(worker.get("local_directory")))
+    return keys
 
 
 async def _answers(
@@ -171,12 +198,14 @@ async def _answers(
     seconds: float,
 ) -> dict[str, Any]:
     """Return the answers by address; workers that are late, lost or fail are missing."""
-    answers = {}
+    answers: dict[str, Any] = {}
 
     async def ask_worker(address: str) -> None:
+        """Add the answer of one worker, if it has one in time."""
         with contextlib.suppress(OSError):  # also TimeoutError
             call = client.run(ask, workers=[address], on_error="return")
-            answer = (await asyncio.wait_for(call, seconds)).get(address)
+            answer_of_worker = await asyncio.wait_for(call, seconds)
+            answer = answer_of_worker.get(address)
             if answer is not None and not isinstance(answer, BaseException):
                 answers[address] = answer
 
@@ -184,10 +213,15 @@ async def _answers(
     return answers
 
 
-def current_machine(memory_limit: int | None, on_gpus: bool = False) -> Machine:
+def current_machine(memory_limit: int | None, is_limited: bool = True) -> Machine:
     """Return the machine or cluster that will run a graph made now.
 
-    The memory of workers does not limit blocks that are `on_gpus`.
+    Parameters
+    ----------
+    memory_limit : int or None
+        Bytes that a process may use; None stands for those of this machine, or of the workers.
+    is_limited : bool
+        Whether the memory of workers is a limit. Blocks on GPUs need none of it.
 
     Raises
     ------
@@ -197,9 +231,9 @@ def current_machine(memory_limit: int | None, on_gpus: bool = False) -> Machine:
     client = running_client()
     workers = () if client is None else workers_of(client).values()
     if not workers:
-        machine = machine_nbytes()
+        nbytes = machine_nbytes()
         # Copies of zarr and xarray come on top of plans, too.
-        limit = memory_limit or max(machine - 2 * IMPORTS_NBYTES, machine // 2)
+        limit = memory_limit or max(nbytes - 2 * IMPORTS_NBYTES, nbytes // 2)
         return Machine(
             memory_limit=limit,
             threads=task_threads(),
@@ -207,7 +241,7 @@ def current_machine(memory_limit: int | None, on_gpus: bool = False) -> Machine:
             profile=known_profile(""),
             shared=_shared(),
         )
-    smallest = None if memory_limit or on_gpus else smallest_worker()
+    smallest = smallest_worker() if is_limited and not memory_limit else None
     if smallest is not None and smallest.budget <= 0:
         raise PlanError(f"no plan fits: {smallest}; give workers more memory")
     return Machine(
@@ -228,16 +262,27 @@ def smallest_worker() -> WorkerMemory | None:
     """
     client = running_client()
     workers = {} if client is None else workers_of(client)
-    limits = {address: worker.get("memory_limit") for address, worker in workers.items()}
-    answers = workers_answers(client, _tell_memory) if any(limits.values()) else {}
-    memories = []
-    for address, limit in limits.items():
-        if limit:
-            numbers = workers[address].get("metrics", {}).get(MEMORY_METRIC)
-            memory = WorkerMemory(**numbers) if numbers else answers.get(address)
-            memories.append(memory or assumed_memory(int(limit)))
+    limited_workers: dict[str, Mapping[str, Any]] = {}
+    for address, worker in workers.items():
+        if worker.get("memory_limit"):
+            limited_workers[address] = worker
+    if not limited_workers:
+        return None
+    answers = workers_answers(client, _tell_memory)
+    memories: list[WorkerMemory] = []
+    for address, worker in limited_workers.items():
+        memories.append(_memory_of(worker, answers.get(address)))
     usable_memories = [memory for memory in memories if memory.budget > 0]
-    return min(usable_memories or memories, key=lambda memory: memory.budget, default=None)
+    return min(usable_memories or memories, key=lambda memory: memory.budget)
+
+
+def _memory_of(worker: Mapping[str, Any], answer: WorkerMemory | None) -> WorkerMemory:
+    """Return the memory of a worker with a limit, as reported, as answered, or as assumed."""
+    metrics = worker.get("metrics", {})
+    numbers = metrics.get(MEMORY_METRIC)
+    if numbers:
+        return WorkerMemory(**numbers)
+    return answer or assumed_memory(int(worker["memory_limit"]))
 
 
 async def _tell_memory(dask_worker: Any) -> WorkerMemory | tuple[()]:
@@ -273,8 +318,11 @@ def workers_devices(workers: Iterable[Mapping[str, Any]]) -> list[int]:
 
 def _declared(worker: Mapping[str, Any]) -> int:
     """Return the number of devices that a worker was started with."""
-    amounts = {name.upper(): amount for name, amount in worker.get("resources", {}).items()}
-    return int(amounts.get("GPU", "gpu" in worker))
+    resources = worker.get("resources", {})
+    for name, amount in resources.items():
+        if name.upper() == "GPU":
+            return int(amount)
+    return int("gpu" in worker)
 
 
 def workers_place() -> str:
@@ -327,12 +375,20 @@ def broadcast_event(ask: Callable[..., dict[str, str]], *arguments: Any) -> dict
         Its arguments.
     """
     client = running_client()
-    answers = [] if client is None else list(client.run(ask, *arguments).values())
+    answers: list[dict[str, str]] = []
+    if client is not None:
+        answers_of_workers = client.run(ask, *arguments)
+        answers += answers_of_workers.values()
+    if not answers:
+        answers.append(ask(*arguments))
     values_by_name: dict[str, set[str]] = {}
-    for answer in answers or [ask(*arguments)]:
+    for answer in answers:
         for name, value in answer.items():
             values_by_name.setdefault(name, set()).add(value)
-    return {name: ", ".join(sorted(values)) for name, values in sorted(values_by_name.items())}
+    texts: dict[str, str] = {}
+    for name in sorted(values_by_name):
+        texts[name] = ", ".join(sorted(values_by_name[name]))
+    return texts
 
 
 def possible_storage() -> str:
@@ -375,18 +431,21 @@ def fastest_everywhere(dtype: np.dtype[Any]) -> tuple[str, str]:
     names, fallback = common_libraries(dtype)
     if len(names) == 1:
         return names[0], fallback
-    speeds = profile_of(workers_of(client).values()).libraries
-    measured = {speed.name: speed.flops for speed in speeds if speed.dtype == dtype.name}
-    rates = {name: measured[name] for name in names if name in measured}
-    if len(rates) == len(names):
-        return best_of(rates), fallback
+    profile = profile_of(workers_of(client).values())
+    measured = {speed.name: speed.flops for speed in profile.libraries if speed.dtype == dtype.name}
+    if all(name in measured for name in names):
+        return best_of({name: measured[name] for name in names}), fallback
     return fastest_library(dtype, names), fallback
 
 
 def _own_libraries(dtype: np.dtype[Any]) -> dict[str, str]:
     """Return the versions of the libraries that work in this process, by name."""
-    versions = usable().items()
-    return {name: version for name, version in versions if dtype in get_library(name).dtypes}
+    own_versions: dict[str, str] = {}
+    for name, version in usable().items():
+        library = get_library(name)
+        if dtype in library.dtypes:
+            own_versions[name] = version
+    return own_versions
 
 
 def common_libraries(dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
@@ -404,22 +463,40 @@ def common_libraries(dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
     if client is None or len(own_versions) == 1:
         return tuple(own_versions), ""
     answers = workers_answers(client, usable)
-    fallback = ""
-    missing = [address for address, answer in answers.items() if answer is None]
-    if client.asynchronous:
-        fallback = f"{EVERYWHERE} instead of 'auto': an asynchronous client cannot ask its workers"
-    elif missing:
-        fallback = (
-            f"{EVERYWHERE} instead of 'auto': {len(missing)} of {len(answers)} workers have "
-            f"not told which FFT libraries they have ({', '.join(missing[:3])})"
-        )
-        text = f"kernel {fallback}; results of other plans may differ in the last bits"
-        warnings.warn(text, FallbackWarning, stacklevel=2)
-    common: frozenset[tuple[str, str]] = frozenset()  # names and versions that all workers have
-    if answers and not missing:
-        common = frozenset.intersection(*(frozenset(a.items()) for a in answers.values()))
+    fallback = _reason_for_fallback(client, answers)
+    versions_of_workers = [answer or {} for answer in answers.values()]
     names = []
     for name, version in own_versions.items():
-        if name == EVERYWHERE or (name, version) in common:
+        has_all = [versions.get(name) == version for versions in versions_of_workers]
+        if name == EVERYWHERE or (has_all and all(has_all)):
             names.append(name)
     return tuple(names), fallback
+
+
+def _reason_for_fallback(client: Any, answers: Mapping[str, Any]) -> str:
+    """Return why the libraries of all workers are not known, or an empty text.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Connected to the cluster.
+    answers : mapping
+        Versions of the libraries of each worker by address; None without an answer.
+
+    Warns
+    -----
+    FallbackWarning
+        If some workers have not answered.
+    """
+    if client.asynchronous:
+        return f"{EVERYWHERE} instead of 'auto': an asynchronous client cannot ask its workers"
+    missing = [address for address, answer in answers.items() if answer is None]
+    if not missing:
+        return ""
+    fallback = (
+        f"{EVERYWHERE} instead of 'auto': {len(missing)} of {len(answers)} workers have "
+        f"not told which FFT libraries they have ({', '.join(missing[:3])})"
+    )
+    text = f"kernel {fallback}; results of other plans may differ in the last bits"
+    warnings.warn(text, FallbackWarning, stacklevel=3)
+    return fallback

@@ -15,7 +15,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,10 @@ def on_devices(plan: Plan) -> bool:
     """Return True if devices of this process alone do the rounds of a plan."""
     if plan.machine.workers > 1 or plan.machine.gpus == 0:
         return False
-    return plan.device in ("auto", "gpu") and np.dtype(plan.dtypes[0]).char in "fdFD"
+    if plan.device not in ("auto", "gpu"):
+        return False
+    dtype = np.dtype(plan.dtypes[0])
+    return dtype.char in "fdFD"
 
 
 @dataclass(frozen=True)
@@ -106,11 +109,16 @@ class Trial:
     @property
     def winner(self) -> dict[str, Any]:
         """The entries of wisdom for the plan."""
-        winner: dict[str, Any] = {name: getattr(self.plan, name) for name in _NAMED}
-        winner["scale"] = self.scale
-        winner["factors"] = self.factors
-        winner["settings"] = asdict(self.plan.settings)
-        return winner
+        plan = self.plan
+        return {
+            "notation": plan.notation,
+            "kernel": plan.kernel,
+            "storage": plan.storage,
+            "device": plan.device,
+            "scale": self.scale,
+            "factors": self.factors,
+            "settings": asdict(plan.settings),
+        }
 
 
 # --- what is tried --------------------------------------------------------------------------
@@ -137,12 +145,24 @@ def region(
     trials: dict[Any, Trial] = {}
     scales = SCALES if request.rounds is None else (1.0,)
     for scale, kernel in itertools.product(scales, kernels):
-        for plan in _plans(spec, replace(request, scale=scale, kernel=kernel), machine):
-            shares = [expected.share for expected in plan.expected.rounds[: len(plan.rounds)]]
-            library = plan.kernel if min(shares, default=0) < 1 else ""  # GPUs do all rounds
-            identity = (plan.rounds, plan.result, library, plan.storage, plan.device)
+        request_of_trial = replace(request, scale=scale, kernel=kernel)
+        for plan in _plans(spec, request_of_trial, machine):
+            identity = (
+                plan.rounds,
+                plan.result,
+                _cpu_kernel(plan),
+                plan.storage,
+                plan.device,
+            )
             trials.setdefault(identity, Trial(plan, scale))
     return sorted(trials.values(), key=lambda trial: trial.plan.expected.seconds)
+
+
+def _cpu_kernel(plan: Plan) -> str:
+    """Return the FFT library of a plan, or an empty text if GPUs do all rounds."""
+    rounds = plan.expected.rounds[: len(plan.rounds)]
+    least_share = min((expected.share for expected in rounds), default=0)
+    return plan.kernel if least_share < 1 else ""
 
 
 def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[Plan]:
@@ -181,18 +201,35 @@ class _Constant:
 def timer_for(plan: Plan) -> Timer:
     """Return a function that times plans of the same input on an array of ones."""
     carrier = config.get("bigfft.exchange.carrier")
-    ones = da.ones(plan.spec.shape, chunks=plan.chunks_in, dtype=np.dtype(plan.spec.dtype))
-    # A block of it is one broadcast number, which costs nothing to read.
-    x = ones.map_blocks(np.ascontiguousarray, dtype=ones.dtype, meta=ones._meta).persist()
+    dtype = np.dtype(plan.spec.dtype)
+    ones = da.ones(
+        plan.spec.shape,
+        chunks=plan.chunks_in,
+        dtype=dtype,
+    )
+    # A block of ones is a single broadcast number, which would cost nothing to read.
+    blocks_in_memory = ones.map_blocks(
+        np.ascontiguousarray,
+        dtype=dtype,
+        meta=ones._meta,
+    )
+    array = blocks_in_memory.persist()
 
     transfer = _Constant() if plan.spec.transfer else None
 
     def timed(plan: Plan) -> float:
-        result = transformed_array(x, plan, carrier, transfer=transfer)
+        """Return the seconds of a run."""
+        result = transformed_array(
+            array,
+            plan,
+            carrier,
+            transfer=transfer,
+        )
         started = time.perf_counter()
         blocks = result.persist()
-        for value in dict(getattr(blocks, "dask", {})).values():
-            if hasattr(value, "exception"):  # a future of a cluster
+        graph = getattr(blocks, "dask", {})
+        for value in dict(graph).values():
+            if hasattr(value, "exception"):  # a future of a cluster, which is waited for
                 value.exception()
         return time.perf_counter() - started
 
@@ -211,16 +248,26 @@ def measured_trials(trials: Sequence[Trial], timer: Timer) -> list[Trial]:
     remaining = [replace(trial, measured=()) for trial in trials]
     dropped: list[Trial] = []
     for number in range(REPEAT):
-        # Backwards every second time: a plan may be slowed down by the one before it.
-        direction = -1 if number % 2 else 1
-        timed: list[Trial] = []
-        for trial in remaining[::direction]:
-            seconds = timer(trial.plan)
-            timed.append(replace(trial, measured=(*trial.measured, seconds)))
-        most = SLOWER * min(min(trial.measured) for trial in timed)
-        remaining = [trial for trial in timed[::direction] if min(trial.measured) <= most]
-        dropped += [trial for trial in timed[::direction] if min(trial.measured) > most]
-    return sorted([*remaining, *dropped], key=lambda trial: (-len(trial.measured), trial.seconds))
+        remaining = _timed_once(remaining, timer, is_backwards=number % 2 == 1)
+        most = SLOWER * min(min(trial.measured) for trial in remaining)
+        dropped += [trial for trial in remaining if min(trial.measured) > most]
+        remaining = [trial for trial in remaining if min(trial.measured) <= most]
+    all_trials = [*remaining, *dropped]
+    all_trials.sort(key=lambda trial: trial.seconds)
+    all_trials.sort(key=lambda trial: len(trial.measured), reverse=True)
+    return all_trials
+
+
+def _timed_once(trials: Sequence[Trial], timer: Timer, is_backwards: bool) -> list[Trial]:
+    """Return trials with the seconds of one more run each.
+
+    A plan may be slowed down by the one before it, so every second time they run backwards.
+    """
+    trials_with_run: list[Trial] = []
+    for trial in reversed(trials) if is_backwards else trials:
+        seconds = timer(trial.plan)
+        trials_with_run.append(replace(trial, measured=(*trial.measured, seconds)))
+    return trials_with_run[::-1] if is_backwards else trials_with_run
 
 
 def measured_settings(trial: Trial, timer: Timer) -> list[Trial]:
@@ -228,15 +275,19 @@ def measured_settings(trial: Trial, timer: Timer) -> list[Trial]:
 
     Each setting is tried with the best values of the settings before it.
     """
-    tried: list[Trial] = []
+    all_trials: list[Trial] = []
     for name, values in VALUES.items():
-        settings = trial.plan.settings
-        choices = dict.fromkeys([settings, *(replace(settings, **{name: v}) for v in values)])
-        plans = [replace(trial.plan, settings=choice) for choice in choices]
+        present = trial.plan.settings
+        choices = [present]
+        for value in values:
+            choice = replace(present, **{name: value})
+            if choice not in choices:
+                choices.append(choice)
+        plans = [replace(trial.plan, settings=settings) for settings in choices]
         measured = measured_trials([replace(trial, plan=plan) for plan in plans], timer)
         trial = measured[0]
-        tried = [*measured, *tried]
-    return tried
+        all_trials = [*measured, *all_trials]
+    return all_trials
 
 
 #: Maximum part of the memory limit that an array and its transform may take to be tried.
@@ -244,15 +295,15 @@ SHARE = 0.3
 
 SCHEMA = 5
 
-#: Attributes of a winning plan that are kept.
-_NAMED = ("notation", "kernel", "storage", "device")
+#: Entries of wisdom that are attributes of the winning plan.
+_NAMES = ("notation", "kernel", "storage", "device")
 
 #: Packages whose versions affect the speed of a plan, beside those of devices.
 PACKAGES = ("dask", "dask-bigfft", "distributed", "numpy", "numba", *LIBRARIES)
 
 
 #: The devices that do the rounds, in words, by `Plan.device`.
-_DONE_BY = {
+_EXECUTORS = {
     "auto": "devices",
     "gpu": "devices",
     "cpu": "CPU threads",
@@ -263,8 +314,14 @@ _DONE_BY = {
 # --- wisdom ---------------------------------------------------------------------------------
 
 
-def _power(n: int) -> int:
-    return max(0, n - 1).bit_length()
+def _rounded_sizes(sizes: Iterable[int]) -> str:
+    """Return sizes rounded up to powers of two.
+
+    >>> _rounded_sizes([1, 5, 64])
+    '2^0x2^3x2^6'
+    """
+    exponents = [max(0, size - 1).bit_length() for size in sizes]
+    return "x".join(f"2^{exponent}" for exponent in exponents)
 
 
 def problem_class(spec: TransformSpec, request: Request, kernels: Sequence[str]) -> str:
@@ -273,14 +330,23 @@ def problem_class(spec: TransformSpec, request: Request, kernels: Sequence[str])
     Lengths and numbers of chunks are rounded up to powers of two. The name contains all choices
     that the caller fixed, such as one FFT library or a limit of device memory.
     """
-    lengths = "x".join(f"2^{_power(n)}" for n in spec.shape)
-    cuts = "x".join(f"2^{_power(len(chunks))}" for chunks in request.chunks)
-    orders = "".join(order[0] for order in (*spec.orders_in, *spec.orders_out))
-    fixed = f"{request.variant},{request.storage},{request.device},{request.verify}"
-    fixed += f",{request.rounds},{request.device_nbytes} by {'|'.join(sorted(kernels))}"
+    orders_of_both_ends = (*spec.orders_in, *spec.orders_out)
+    orders = "".join(order[0] for order in orders_of_both_ends)
     wanted = "auto" if request.wanted is None else "chunks"
-    requested = f"{spec.name} {spec.dtype} axes {spec.axes} {orders} {wanted} {fixed}"
-    return f"{requested}: {lengths} in {cuts}"
+    transform = f"{spec.name} {spec.dtype} axes {spec.axes} {orders} {wanted}"
+    choices = (
+        request.variant,
+        request.storage,
+        request.device,
+        request.verify,
+        request.rounds,
+        request.device_nbytes,
+    )
+    fixed = ",".join(map(str, choices))
+    libraries = "|".join(sorted(kernels))
+    lengths = _rounded_sizes(spec.shape)
+    cuts = _rounded_sizes(map(len, request.chunks))
+    return f"{transform} {fixed} by {libraries}: {lengths} in {cuts}"
 
 
 def _context(machine: Machine) -> dict[str, Any]:
@@ -305,7 +371,7 @@ def _checked(content: Any) -> dict[str, Any]:
     entries = dict(content["plans"])
     for entry in entries.values():
         winner = entry["winner"]
-        has_names = all(isinstance(winner[name], str) for name in _NAMED)
+        has_names = all(isinstance(winner[name], str) for name in _NAMES)
         has_context = isinstance(entry["context"], dict)
         if not (has_names and has_context and float(winner["scale"]) > 0):
             raise ValueError("plans")
@@ -318,14 +384,21 @@ def _entries() -> dict[str, Any]:
 
 
 def _alike(trials: Sequence[Trial], winner: dict[str, Any]) -> Plan | None:
-    """Return the trial's plan that matches the winner of an earlier run; None without one."""
-    names = (*_NAMED, "scale")
-    alike = [t for t in trials if all(t.winner[name] == winner[name] for name in names)]
+    """Return the plan of the trial that is like the winner of an earlier run; None without one.
+
+    Digits need not be equal, because lengths of one class differ. The settings are the winner's.
+    """
+    alike: list[Trial] = []
+    names = (*_NAMES, "scale")
+    for trial in trials:
+        entries = trial.winner
+        if all(entries[name] == winner[name] for name in names):
+            alike.append(trial)
     if not alike:
         return None
-    exact = [trial for trial in alike if trial.factors == winner.get("factors")]
-    trial = exact[0] if exact else alike[0]
-    return replace(trial.plan, settings=decode(DeviceSettings, winner["settings"]))
+    same_digits = [trial for trial in alike if trial.factors == winner.get("factors")]
+    best = same_digits[0] if same_digits else alike[0]
+    return replace(best.plan, settings=decode(DeviceSettings, winner["settings"]))
 
 
 # --- all of it ------------------------------------------------------------------------------
@@ -353,17 +426,21 @@ def tuned(
     """
     name = problem_class(spec, request, kernels)
     context = _context(machine)
-    limit = machine.memory_limit
-    nbytes = spec.nbytes + spec.out_nbytes
-    is_too_large = limit is not None and nbytes > SHARE * limit * machine.workers
     entry = _entries().get(name, {})
     is_known = entry.get("context") == context
+    is_too_large = _is_too_large(spec, machine)
     if is_too_large and not is_known:  # the region takes long for large arrays
         return None
-    trials = region(spec, request, machine, kernels)
-    plan = _alike(trials, entry["winner"]) if is_known else None
-    if plan is not None:
-        return replace(plan, reason="the fastest when such transforms were measured")
+    trials = region(
+        spec,
+        request,
+        machine,
+        kernels,
+    )
+    if is_known:
+        plan = _alike(trials, entry["winner"])
+        if plan is not None:
+            return replace(plan, reason="the fastest when such transforms were measured")
     near_best = _near_best(trials)
     if not near_best or is_too_large:
         return None
@@ -372,11 +449,28 @@ def tuned(
     if on_devices(measured[0].plan):
         measured = [*measured_settings(measured[0], timer), *measured]
     best = measured[0]
-    plans = {**_entries(), name: {"context": context, "winner": best.winner}}
-    files.write_json(_path(), {"schema": SCHEMA, "plans": plans})
+    _remember(name, context, best)
     reason = f"the fastest of {len(measured)} that were measured{_settings(best.plan)}: "
     reason += human_seconds(best.seconds)
     return replace(best.plan, reason=reason, rejected=tuple(_rejected(measured)))
+
+
+def _is_too_large(spec: TransformSpec, machine: Machine) -> bool:
+    """Return whether an array and its transform take too much memory to be tried."""
+    if machine.memory_limit is None:
+        return False
+    return spec.nbytes + spec.out_nbytes > SHARE * machine.memory_limit * machine.workers
+
+
+def _remember(name: str, context: dict[str, Any], best: Trial) -> None:
+    """Write the winner of a class of problems to the file of wisdom."""
+    plans = _entries()
+    plans[name] = {
+        "context": context,
+        "winner": best.winner,
+    }
+    content = {"schema": SCHEMA, "plans": plans}
+    files.write_json(_path(), content)
 
 
 def _near_best(trials: Sequence[Trial]) -> list[Trial]:
@@ -384,20 +478,24 @@ def _near_best(trials: Sequence[Trial]) -> list[Trial]:
 
     The best one for each of CPU threads, devices and both is among them if it is close.
     """
-    most = DEARER * min((trial.plan.expected.seconds for trial in trials), default=0.0)
+    cheapest = min((trial.plan.expected.seconds for trial in trials), default=0.0)
+    most = DEARER * cheapest
     near = [trial for trial in trials if trial.plan.expected.seconds <= most]
-    by_device = {trial.plan.device: trial for trial in reversed(near)}
-    return list(dict.fromkeys([*near[:MOST], *by_device.values()]))
+    best_by_device = {trial.plan.device: trial for trial in reversed(near)}
+    chosen = [*near[:MOST], *best_by_device.values()]
+    return list(dict.fromkeys(chosen))
 
 
 def _rejected(measured: Sequence[Trial]) -> Iterator[tuple[str, Any]]:
     """Yield the next fastest trials, in words."""
-    differ = len({trial.plan.device for trial in measured}) > 1
+    has_several_devices = len({trial.plan.device for trial in measured}) > 1
     for trial in measured[1:4]:
         plan = trial.plan
-        digits = ", ".join(" x ".join(map(str, f)) for f in trial.factors)
-        place = f", {_DONE_BY[plan.device]}" if differ else ""
-        yield f"{plan.notation} with {digits}, {plan.kernel}{_settings(plan)}{place}", plan.expected
+        digits = [" x ".join(map(str, factors)) for factors in trial.factors]
+        text = f"{plan.notation} with {', '.join(digits)}, {plan.kernel}{_settings(plan)}"
+        if has_several_devices:
+            text += f", {_EXECUTORS[plan.device]}"
+        yield text, plan.expected
 
 
 def _settings(plan: Plan) -> str:

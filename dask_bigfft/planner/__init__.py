@@ -10,8 +10,8 @@
                      that follow; merging of tiny blocks
     search           search -> candidates (digits and steps of an axis) -> layouts (blocks),
                      operators (inverse rounds), rows (of stored arrays)
-    cost             cost (tasks), memory (a walk over the stages), seconds (the cost model)
-                     <- profile (prices; JSON)
+    cost             cost (tasks), memory (a walk over the stages) <- library_memory,
+                     seconds (the cost model) <- profile (prices; JSON)
     GPUs             passes (the search) -> tile_plan (tiles of a round, settings by hand)
                      work_sharing (parts of CPU threads and GPUs)
     inside           plans that overwrite their input

@@ -20,6 +20,7 @@ from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_re
 from dask_bigfft.planner.seconds import Model, flops, is_halved
 from dask_bigfft.planner.stages import (
     Exchange,
+    SharedLayouts,
     Stage,
     block_dtypes,
     no_shared_layouts,
@@ -144,14 +145,25 @@ def assignments(spec: TransformSpec, steps: dict[int, int], rounds: int) -> Iter
     choices = []
     for axis in spec.axes:
         own_rounds = list(itertools.combinations(range(rounds), steps[axis]))
-        if axis == spec.real_axis and spec.kind == "r2c":
-            own_rounds = [numbers for numbers in own_rounds if numbers[0] == 0]
-        if axis == spec.real_axis and spec.kind == "c2r":
-            own_rounds = [numbers for numbers in own_rounds if numbers[-1] == rounds - 1]
+        if axis == spec.real_axis:
+            own_rounds = _for_real_axis(own_rounds, spec, rounds)
         choices.append(own_rounds)
     for chosen in itertools.product(*choices):
         if len(set(itertools.chain(*chosen))) == rounds:
             yield dict(zip(spec.axes, chosen, strict=True))
+
+
+def _for_real_axis(
+    choices: list[tuple[int, ...]],
+    spec: TransformSpec,
+    rounds: int,
+) -> list[tuple[int, ...]]:
+    """Return those of some assignments that the real axis may have."""
+    if spec.kind == "r2c":
+        return [numbers for numbers in choices if numbers[0] == 0]
+    if spec.kind == "c2r":
+        return [numbers for numbers in choices if numbers[-1] == rounds - 1]
+    return choices
 
 
 def digits_of_splits(axes: Sequence[int], count: int, most: int) -> Iterator[dict[int, int]]:
@@ -285,8 +297,18 @@ class Candidates:
             """Return the seconds of an exchange; for devices those of loading the blocks."""
             moves = before is not source or not self._reads_rows(source, after)
             dtype = self.model.dtype
-            exchange = Exchange(before, after, dtype, dtype)
-            stage = Stage(exchange, None, dtype, moves=moves)
+            exchange = Exchange(
+                before,
+                after,
+                dtype,
+                dtype,
+            )
+            stage = Stage(
+                exchange,
+                None,
+                dtype,
+                moves=moves,
+            )
             if self.on_gpu:
                 blocks = max(1, after.blocks)
                 load = self.model.read(exchange.shape, after.size * self.itemsize / blocks)
@@ -305,7 +327,15 @@ class Candidates:
             )
             if self.spec.transfer:
                 ways = [with_inverse(programs, rounds) for rounds in ways]
-            candidates = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
+            candidates = [
+                self._candidate(
+                    programs,
+                    source,
+                    rounds,
+                    sizes,
+                )
+                for rounds in ways
+            ]
         except NoCommonDigits:  # of the rounds and of the requested order
             return None
         fitting = [candidate for candidate in candidates if candidate is not None]
@@ -326,64 +356,48 @@ class Candidates:
         None if a block would be gathered from too many blocks.
         """
         last = rounds[-1].target
-        flat = flattened(last)
+        flat = flattened(last)  # None if the last blocks are no intervals of whole axes
         result = self.cutter.result(programs, last, flat)
-        # `flat` is None if the blocks of the last round are no intervals of whole axes.
-        needs_exchange = flat != result
-        result_moves = True
-        if needs_exchange:
-            split = self._as_split(programs, last, result)
-            if split is not None:
-                result = split
-                result_moves = False
         from_rows = self._reads_rows(source, rounds[0].source)
         moves = [not from_rows, *[True] * (len(rounds) - 1)]
-
-        before = [source, *(round_.target for round_ in rounds)]
-        after = [round_.source for round_ in rounds]
+        needs_exchange = flat != result
         if needs_exchange:
-            after.append(result)
-            moves.append(result_moves)
-        shapes = [exchange_shape(*layouts) for layouts in zip(before, after, strict=False)]
-        if max(shape.fan_in for shape in shapes) > MAX_FAN_IN:
-            return None
-        penalty = self._oversize_penalty(rounds, sizes)
-        travelling = [moved and not shape.local for shape, moved in zip(shapes, moves, strict=True)]
-        return Candidate(
-            tuple(programs[axis] for axis in self.spec.axes),
-            rounds,
-            result,
-            penalty * self._seconds(source, rounds, result if needs_exchange else None, moves),
-            sum(travelling),
-            from_rows,
-            penalty,
-            self._strided_rounds(rounds),
-        )
-
-    def _seconds(
-        self,
-        source: Layout,
-        rounds: tuple[Round, ...],
-        result: Layout | None,
-        moves: Sequence[bool],
-    ) -> float:
-        """Return the forecast seconds of rounds; `result` is None if the last round makes it."""
-        count = len(rounds)
-        shared_layouts = no_shared_layouts(count + 1, count)
-        in_order = self.on_gpu and self.machine.shared and self.spec.kind == "c2c"
-        if result is not None and in_order:
-            dtype = self.spec.out_dtype.str
-            last_exchange = Exchange(rounds[-1].target, result, dtype, dtype)
-            shared_layouts = written_in_order(rounds, last_exchange)
-        dtypes = (self.spec.dtype, *block_dtypes(self.spec, rounds))
+            split = self._as_split(programs, last, result)
+            moves.append(split is None)
+            result = split or result
         stages = stages_of(
             [source, *(round_.target for round_ in rounds)],
             rounds,
-            result,
-            dtypes,
+            result if needs_exchange else None,
+            dtypes=(self.spec.dtype, *block_dtypes(self.spec, rounds)),
         )
-        stages = with_buffers(stages, shared_layouts, moves)
-        return sum(self.model.stage(stage).seconds for stage in stages)
+        if max(stage.exchange.shape.fan_in for stage in stages) > MAX_FAN_IN:
+            return None
+        stages = with_buffers(stages, self._shared_layouts(stages, rounds), moves)
+        seconds = sum(self.model.stage(stage).seconds for stage in stages)
+        penalty = self._oversize_penalty(rounds, sizes)
+        return Candidate(
+            programs=tuple(programs[axis] for axis in self.spec.axes),
+            rounds=rounds,
+            result=result,
+            seconds=penalty * seconds,
+            travelling=sum(stage.moves and not stage.exchange.shape.local for stage in stages),
+            from_rows=from_rows,
+            penalty=penalty,
+            strided=self._strided_rounds(rounds),
+        )
+
+    def _shared_layouts(
+        self,
+        stages: Sequence[Stage],
+        rounds: tuple[Round, ...],
+    ) -> SharedLayouts:
+        """Return the shared buffers of rounds on GPUs; the price of others leaves them out."""
+        ends_in_exchange = stages[-1].round_ is None
+        in_order = self.on_gpu and self.machine.shared and self.spec.kind == "c2c"
+        if ends_in_exchange and in_order:
+            return written_in_order(rounds, stages[-1].exchange)
+        return no_shared_layouts(len(stages), len(rounds))
 
     def _oversize_penalty(self, rounds: tuple[Round, ...], sizes: Sizes) -> float:
         """Return the factor of the price of rounds whose blocks are larger than wanted."""
@@ -413,7 +427,12 @@ class Candidates:
             return False
         if exchange_shape(source, first).local and not self.near:
             return False
-        return reads_rows(stored, source, first, np.dtype(spec.dtype).itemsize)
+        return reads_rows(
+            stored,
+            source,
+            first,
+            np.dtype(spec.dtype).itemsize,
+        )
 
     def _as_split(
         self, programs: dict[int, AxisProgram], last: Layout, result: Layout
@@ -443,7 +462,12 @@ class Candidates:
         spec = self.spec
         steps = digits | {axis: 2 * len(factors) - 1 for axis, factors in padded.items()}
         for assignment in assignments(spec, steps, rounds):
-            choices = self._factor_choices(digits, assignment, sizes, padded)
+            choices = self._factor_choices(
+                digits,
+                assignment,
+                sizes,
+                padded,
+            )
             for chosen in itertools.product(*choices):
                 programs: dict[int, AxisProgram] = {}
                 for axis, factors in zip(spec.axes, chosen, strict=True):
@@ -468,16 +492,8 @@ class Candidates:
         padded: dict[int, Factors],
     ) -> list[list[Factors]]:
         """Return the digit lengths that are worth trying for each axis."""
-        spec = self.spec
-        is_only_split = sum(count > 1 for count in digits.values()) == 1
-        lengths = dict(zip(spec.axes, spec.lengths, strict=True))
-        whole: dict[int, int] = {}
-        for axis, n in lengths.items():
-            if digits.get(axis) == 1:
-                (number,) = assignment[axis]
-                whole[number] = whole.get(number, 1) * n
         choices: list[list[Factors]] = []
-        for axis, n in lengths.items():
+        for axis, n in zip(self.spec.axes, self.spec.lengths, strict=True):
             if axis in padded:
                 choices.append([padded[axis]])
             elif axis == self.rectangle:
@@ -488,10 +504,26 @@ class Candidates:
                 split = balanced_split(n, digits[axis])
                 choices.append([] if split is None else [split])
             else:
-                factors = self._choices(axis, assignment[axis], whole, sizes.target)
+                whole = self._whole_lengths(digits, assignment)
+                factors = self._choices(
+                    axis,
+                    assignment[axis],
+                    whole,
+                    sizes.target,
+                )
+                is_only_split = sum(count > 1 for count in digits.values()) == 1
                 # The first ones are the digits of the requested order.
                 choices.append(factors if is_only_split else factors[:1])
         return choices
+
+    def _whole_lengths(self, digits: dict[int, int], assignment: Assignment) -> dict[int, int]:
+        """Return the product of the lengths of the axes that are not split, by their round."""
+        products: dict[int, int] = {}
+        for axis, n in zip(self.spec.axes, self.spec.lengths, strict=True):
+            if digits.get(axis) == 1:
+                (number,) = assignment[axis]
+                products[number] = products.get(number, 1) * n
+        return products
 
     def _choices(
         self,
@@ -505,11 +537,8 @@ class Candidates:
         `rounds` are the rounds of the digits, and `whole` is the product of the lengths of the
         unsplit axes in each round. The digits of the requested order come first.
         """
-        spec = self.spec
         count = len(rounds)
-        i = spec.axes.index(axis)
-        n = spec.lengths[i]
-        orders = (spec.orders_in[i], spec.orders_out[i])
+        n = self.spec.lengths[self.spec.axes.index(axis)]
         choices = self._requested_digits(axis, count)
         if count == 2:
             choices += self._pairs(n, rounds, whole)
@@ -518,13 +547,31 @@ class Candidates:
         if self.request.variant == "pease":
             choices = [factors for factors in choices if len(set(factors)) == 1]
         if self.request.variant == "auto":
-            has_many_chunks = len(self.request.chunks[axis]) > MAX_FAN_IN
-            is_stored = self.storage == "disk" and self.request.stored is not None
-            if count == 3 and has_many_chunks:
-                choices += few_source_factors(n, MAX_FAN_IN)
-            if count == 2 and is_stored and orders == ("natural", "natural"):
-                choices += row_factors(n, target, self.row)
+            choices += self._choices_by_chunks(
+                axis,
+                n,
+                count,
+                target,
+            )
         return list(dict.fromkeys(choices))
+
+    def _choices_by_chunks(
+        self,
+        axis: int,
+        n: int,
+        count: int,
+        target: int,
+    ) -> list[Factors]:
+        """Return digit lengths of an axis in very many chunks, or of one that is read in rows."""
+        request = self.request
+        if count == 3 and len(request.chunks[axis]) > MAX_FAN_IN:
+            return few_source_factors(n, MAX_FAN_IN)
+        i = self.spec.axes.index(axis)
+        is_natural = self.spec.orders_in[i] == self.spec.orders_out[i] == "natural"
+        is_stored = self.storage == "disk" and request.stored is not None
+        if count == 2 and is_stored and is_natural:
+            return [*row_factors(n, target, self.row)]
+        return []
 
     def _requested_digits(self, axis: int, count: int) -> list[Factors]:
         """Return the digits of the requested orders of an axis, if there are `count` of them."""
@@ -587,7 +634,14 @@ class Candidates:
         if self.rectangle is not None:
             digits[self.rectangle] = len(self.spec.digits_of(self.rectangle))
         rounds = max(digits.values())
-        return list(self.split_candidates(digits, rounds, Sizes(2**62, 2**62), {}))
+        return list(
+            self.split_candidates(
+                digits,
+                rounds,
+                Sizes(2**62, 2**62),
+                {},
+            )
+        )
 
     def splits(self, sizes: Sizes) -> list[Candidate]:
         """Return all candidates without Bluestein's algorithm, few rounds and splits first."""
@@ -614,29 +668,50 @@ class Candidates:
             if is_pease and split_axes == 0 and self._is_one_cut_axis:
                 continue  # an axis gathered whole has no geometry
             for digits in digits_of_splits(axes, split_axes, most_digits):
-                if self.rectangle is not None and digits[self.rectangle] == 1:
-                    continue
-                if max(digits.values()) <= rounds <= sum(digits.values()):
-                    candidates += self.split_candidates(digits, rounds, sizes, {})
+                if self._fills_rounds(digits, rounds):
+                    candidates += self.split_candidates(
+                        digits,
+                        rounds,
+                        sizes,
+                        {},
+                    )
+
+    def _fills_rounds(self, digits: dict[int, int], rounds: int) -> bool:
+        """Return whether numbers of digits per axis can fill a number of rounds."""
+        if self.rectangle is not None and digits[self.rectangle] == 1:
+            return False
+        return max(digits.values()) <= rounds <= sum(digits.values())
 
     def _is_enough(self, candidates: list[Candidate], rounds: int, split_axes: int) -> bool:
         """Return whether splits of `split_axes` or more axes need not be tried."""
-        spec = self.spec
-        in_digits = 0  # axes whose input or result is in digits
-        for n, *orders in zip(spec.lengths, spec.orders_in, spec.orders_out, strict=True):
-            if "transposed" in orders and len(transposed_digits(n)) > 1:
-                in_digits += 1
+        axes_in_digits = self._axes_in_digits
         # Axes whose result is in digits may be split although fewer splits would do.
-        if split_axes > max(1, in_digits):
+        if split_axes > max(1, axes_in_digits):
             return any(len(candidate.rounds) == rounds for candidate in candidates)
         if split_axes != 1 or not candidates:
             return False
-        if len(spec.axes) > 3:
+        axes = self.spec.axes
+        if len(axes) > 3:
             return True
         # If whole axes fit, splits of one of several only pay where they save a crossing of a bus.
-        if len(spec.axes) == 1 or in_digits or self.on_gpu:
+        if len(axes) == 1 or axes_in_digits or self.on_gpu:
             return False
         return all(len(program.factors) == 1 for program in candidates[0].programs)
+
+    @cached_property
+    def _axes_in_digits(self) -> int:
+        """Number of axes whose input or result is in digits."""
+        spec = self.spec
+        count = 0
+        for n, *orders in zip(
+            spec.lengths,
+            spec.orders_in,
+            spec.orders_out,
+            strict=True,
+        ):
+            if "transposed" in orders and len(transposed_digits(n)) > 1:
+                count += 1
+        return count
 
     @property
     def _is_one_cut_axis(self) -> bool:
@@ -646,25 +721,35 @@ class Candidates:
 
     def bluestein(self, sizes: Sizes) -> list[Candidate]:
         """Return candidates that use Bluestein's algorithm for axes without a useful split."""
+        padded = self._padded_digits(sizes)
+        if not padded:
+            return []
+        candidates: list[Candidate] = []
+        regular = [axis for axis in self.spec.axes if axis not in padded]
+        most = max(3, self.request.max_rounds)  # fewer than three cannot do it
+        for rounds, count in itertools.product(range(3, most + 1), range(len(regular) + 1)):
+            for digits in digits_of_splits(regular, count, 2):
+                candidates += self.split_candidates(
+                    digits,
+                    rounds,
+                    sizes,
+                    padded,
+                )
+            if candidates:
+                break
+        return candidates
+
+    def _padded_digits(self, sizes: Sizes) -> dict[int, Factors]:
+        """Return the digits of the padded lengths of the axes that need Bluestein's algorithm."""
         spec = self.spec
         if spec.transfer:
-            return []
+            return {}
         padded: dict[int, Factors] = {}
         for axis, n in zip(spec.axes, spec.lengths, strict=True):
             has_no_split = len(transposed_digits(n)) == len(spec.digits_of(axis)) == 1
             if spec.waves is not None or (n > sizes.target and has_no_split):
                 padded[axis] = transposed_digits(smooth_length(2 * n - 1))
-        if not padded:
-            return []
-        candidates: list[Candidate] = []
-        regular = [axis for axis in spec.axes if axis not in padded]
-        most = max(3, self.request.max_rounds)  # fewer than three cannot do it
-        for rounds, count in itertools.product(range(3, most + 1), range(len(regular) + 1)):
-            for digits in digits_of_splits(regular, count, 2):
-                candidates += self.split_candidates(digits, rounds, sizes, padded)
-            if candidates:
-                break
-        return candidates
+        return padded
 
     def _mirrors_padding(
         self, programs: dict[int, AxisProgram], assignment: Assignment, rounds: int

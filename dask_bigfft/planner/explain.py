@@ -769,7 +769,14 @@ def _html_table(plan: Plan) -> str:
     for number, (title, layout, steps) in enumerate(columns):
         head.append(_tag("th", _lines(title, block_shape(layout)), "text-align:center"))
         for axis, row in enumerate(rows):
-            groups = "".join(_axis_groups(plan, axis, layout, steps))
+            groups = "".join(
+                _axis_groups(
+                    plan,
+                    axis,
+                    layout,
+                    steps,
+                )
+            )
             row.append(_tag("td", groups, "text-align:center;white-space:nowrap"))
         if number < len(plan.exchanges):
             text = _exchange(plan.exchanges[number], plan.moves[number])

@@ -11,21 +11,19 @@ one of these tasks at a time.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from dask_bigfft.planner.library_memory import library_bytes
 from dask_bigfft.planner.merging import UNEVEN, merging
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import BY_CALLER, DECODED
 from dask_bigfft.planner.seconds import Model, shuffled
 from dask_bigfft.planner.stages import Exchange, Stage
-from dask_bigfft.transforms.factors import factorize
-from dask_bigfft.transforms.layout import LONG_BYTES, Layout, admitted, tile_bytes_of
-from dask_bigfft.transforms.rounds import Round
-from dask_bigfft.transforms.steps import Step
+from dask_bigfft.tiles.way import Way
+from dask_bigfft.transforms.layout import Layout, admitted, tile_bytes_of
 
 
 class MemoryWalk:
@@ -56,181 +54,11 @@ class MemoryWalk:
             self._live.pop(name, None)
 
 
-@dataclass(frozen=True)
-class _Lines:
-    """Temporary memory of an FFT library, in complex lines: a base, and more for each lane pair.
-
-    A lane pair is 16 bytes of a vector register: one pair in double precision, two in single.
-
-    Parameters
-    ----------
-    rows, columns, real, chirp
-        For contiguous lines, strided lines, real lines, and lengths with a large prime factor.
-    cached, cached_chirp : float
-        Lines per length that the library caches in the process.
-    """
-
-    rows: tuple[float, float]
-    columns: tuple[float, float]
-    real: tuple[float, float]
-    chirp: tuple[float, float]
-    cached: float
-    cached_chirp: float
-
-
-_LIBRARIES = {
-    "scipy": _Lines(
-        rows=(0, 4),
-        columns=(0, 4),
-        real=(0, 2),
-        chirp=(0, 8),
-        cached=1,
-        cached_chirp=6,
-    ),
-    "ducc0": _Lines(
-        rows=(1, 0),
-        columns=(1, 4),
-        real=(0, 8),
-        chirp=(6, 4),
-        cached=0,
-        cached_chirp=0,
-    ),
-    "mkl_fft": _Lines(
-        rows=(2, 0),
-        columns=(10, 0),
-        real=(10, 0),
-        chirp=(16, 0),
-        cached=0,
-        cached_chirp=0,
-    ),
-    "pyfftw": _Lines(
-        rows=(1, 0),
-        columns=(1, 0),
-        real=(1, 0),
-        chirp=(6, 0),
-        cached=1,
-        cached_chirp=1,
-    ),
-}
-
-_UNKNOWN = _Lines(
-    rows=(2, 4),
-    columns=(10, 4),
-    real=(10, 8),
-    chirp=(16, 8),
-    cached=1,
-    cached_chirp=6,
-)
-
-
-def _has_large_prime(n: int) -> bool:
-    """Return whether libraries may make a convolution of a length.
-
-    >>> _has_large_prime(2**20), _has_large_prime(999983)
-    (False, True)
-    """
-    return max(factorize(n), default=1) ** 2 > n > 64
-
-
-def library_bytes(
-    kernel: str,
-    rounds: Iterable[Round],
-    itemsize: int,
-    threads: int = 1,
-) -> int:
-    """Return the bytes that an FFT library takes: temporary ones of each thread, and cached ones.
-
-    Parameters
-    ----------
-    kernel : str
-        Name of the library.
-    rounds : iterable of Round
-        Rounds of the plan.
-    itemsize : int
-        Bytes of a complex number.
-    threads : int
-        Tasks at a time. With fewer blocks each block uses several threads of the library.
-    """
-    library = _LIBRARIES.get(kernel, _UNKNOWN)
-    temporary = 0.0
-    cached = dict[tuple[int, bool], float]()
-    for round_ in rounds:
-        for step in round_.steps:
-            concurrent_calls = threads
-            if _line_count(round_, step) == 1:  # which no two threads share
-                concurrent_calls = min(threads, round_.target.blocks)
-            lines = _temporary_lines(library, round_, step, itemsize, threads)
-            temporary = max(temporary, concurrent_calls * step.length * lines)
-            is_real = step.kind != "c2c"
-            cached_lines = library.cached / 2 if is_real else library.cached
-            if _has_large_prime(step.length):
-                cached_lines = library.cached_chirp
-            cached[step.length, is_real] = step.length * cached_lines
-    return math.ceil((temporary + sum(cached.values())) * itemsize)
-
-
-def _line_count(round_: Round, step: Step) -> int:
-    """Return the number of lines of a block that a step transforms."""
-    shape = round_.source.full_shape
-    dim = round_.dim(step)
-    return math.prod(shape[:dim]) * math.prod(shape[dim + 1 :])
-
-
-def _temporary_lines(
-    library: _Lines,
-    round_: Round,
-    step: Step,
-    itemsize: int,
-    threads: int,
-) -> float:
-    """Return the complex lines that a call for a step takes in one thread of the library."""
-    lanes = max(1, 16 // itemsize)
-    is_contiguous = math.prod(round_.source.full_shape[round_.dim(step) + 1 :]) <= 1
-    base, per_lane = library.rows if is_contiguous else library.columns
-    blocks_fill_threads = round_.target.blocks >= threads
-    if is_contiguous and blocks_fill_threads and step.length * itemsize >= LONG_BYTES:
-        base = max(base, 1)
-        per_lane = 0  # one line at a time
-    if step.kind != "c2c":
-        base, per_lane = library.real
-    if _has_large_prime(step.length):
-        base, per_lane = library.chirp
-        return base + per_lane * lanes
-    count = _line_count(round_, step)
-    lines = base + per_lane * lanes
-    if count == 1:
-        return min(lines, 1)
-    return min(lines, 2) if count < 2 * lanes else lines
-
-
 #: Maximum tiles of a task in memory: input and result of an FFT, and copies of both for checks.
 TILES = 4
 
 #: Bytes of shards that are packed at a time for scratch files, while the previous ones are written.
 PACKED = 8 << 20
-
-
-def _gathered_nbytes(plan: Plan, number: int) -> int:
-    """Return the bytes of the largest block after an exchange."""
-    exchange = plan.exchanges[number]
-    return exchange.target.largest * np.dtype(exchange.dtype).itemsize
-
-
-def _result_nbytes(plan: Plan, number: int) -> int:
-    """Return the bytes of the largest block after an exchange and its round, if it has one."""
-    if number == len(plan.rounds):
-        return _gathered_nbytes(plan, number)
-    itemsize = np.dtype(plan.dtypes[2 * number + 1]).itemsize
-    return plan.rounds[number].target.largest * itemsize
-
-
-def _computed_nbytes(plan: Plan, number: int) -> int:
-    """Return the bytes of the largest block after a round, windows of which may be stored."""
-    if number == len(plan.rounds):
-        return _gathered_nbytes(plan, number)
-    itemsize = np.dtype(plan.dtypes[2 * number + 1]).itemsize
-    return plan.rounds[number].without_windows.target.largest * itemsize
-
 
 #: Maximum bytes of a thread's chunk codecs, which take half a chunk. Measured with
 #: Zarr's default compression at both ends: 4 to 6 MiB beside blocks and chunks.
@@ -258,7 +86,65 @@ def peak_host(plan: Plan) -> int:
     if plan.machine.gpus and plan.device == "gpu":
         return blocks
     itemsize = plan.spec.work_dtype.itemsize
-    return blocks + library_bytes(plan.kernel, plan.rounds, itemsize, plan.machine.threads)
+    return blocks + library_bytes(
+        plan.kernel,
+        plan.rounds,
+        itemsize,
+        plan.machine.threads,
+    )
+
+
+# --- work of a task -------------------------------------------------------------------------
+
+
+def _tiles_nbytes(plan: Plan) -> int:
+    """Return the bytes of the tiles that a task works on at a time."""
+    return TILES * tile_bytes_of(plan.machine.threads)
+
+
+def _work_nbytes(plan: Plan, stage: Stage, way: Way | None = None) -> int:
+    """Return the bytes that a task takes beside its block and the result of its round.
+
+    They are those of tiles, or of copies of a block that is not cut.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    stage : Stage
+        Exchange and round of the task.
+    way : Way, optional
+        Way of the block through the round; the default is the one of the cost model.
+    """
+    block = stage.exchange.block_nbytes
+    padded = block if plan.storage == "disk" else block * 5 // 4  # by the rows of tiles
+    tiles = min(padded, _tiles_nbytes(plan))
+    round_ = stage.round_
+    if round_ is None:
+        return tiles
+    if plan.machine.holding and all(step.kind == "c2c" for step in round_.steps):
+        return tiles  # a GPU transforms its own blocks in place
+    model = model_of(plan)
+    way = way or model.way(stage)
+    if way.tiling is not None:
+        return tiles
+    itemsize = np.dtype(stage.result_dtype).itemsize
+    copies = way.copied_nbytes(
+        block,
+        round_.without_windows.target.largest * itemsize,
+        is_repeated=model.transforms_twice(round_),
+    )
+    if any(step.kind != step.last_kind for step in round_.steps):
+        # Half a spectrum between real values before and after the round.
+        copies += round_.spectrum.largest * plan.spec.work_dtype.itemsize
+    return copies or tiles
+
+
+def _writing_nbytes(plan: Plan) -> int:
+    """Return the bytes beside a chunk of the result while a task writes it."""
+    chunk = math.prod(max(cut, default=0) for cut in plan.chunks) * plan.spec.out_dtype.itemsize
+    has_ends = any(cut[-1:] != cut[:1] for cut in plan.chunks)
+    return plan.writing.nbytes(chunk, has_ends)
 
 
 # --- blocks in memory ----------------------------------------------------------------------
@@ -272,53 +158,39 @@ class _StageMemory:
     ----------
     gathered, results : int
         All blocks after the exchange, and after the round.
-    block, result : int
-        The largest block after the exchange, and the one after the round; 0 without a round.
     blocks, threads : int
         Number of blocks, and of tasks at a time.
     share : float
         Largest share of the blocks in one process.
-    tiles : int
-        Tiles of all running tasks.
+    work : int
+        Tiles and copies of all running tasks.
     """
 
     gathered: int
     results: int
-    block: int
-    result: int
     blocks: int
     threads: int
     share: float
-    tiles: int
+    work: int
 
 
-def _stage_memory(plan: Plan, number: int) -> _StageMemory:
+def _stage_memory(plan: Plan, stage: Stage) -> _StageMemory:
     """Return the bytes of an exchange and its round."""
     machine = plan.machine
-    exchange = plan.exchanges[number]
-    gathered = _stored(exchange.target, np.dtype(exchange.dtype).itemsize)
-    results = gathered
-    block = _gathered_nbytes(plan, number)
-    result = 0
-    if number < len(plan.rounds):
-        itemsize = np.dtype(plan.dtypes[2 * number + 1]).itemsize
-        results = _stored(plan.rounds[number].target, itemsize)
-        result = _result_nbytes(plan, number)
+    exchange = stage.exchange
     blocks = exchange.target.blocks
     threads = min(machine.threads, blocks)
     if machine.gpus and plan.device == "gpu":  # GPUs admit only a few tasks
-        threads = min(threads, admitted(block) * machine.gpus)
+        threads = min(threads, admitted(exchange.block_nbytes) * machine.gpus)
     # A process has whole blocks: with few of them, more than its even share.
     own_blocks = -(-blocks // machine.workers)
     return _StageMemory(
-        gathered=gathered,
-        results=results,
-        block=block,
-        result=result,
+        gathered=_stored(exchange.target, np.dtype(exchange.dtype).itemsize),
+        results=_stored(stage.target, np.dtype(stage.result_dtype).itemsize),
         blocks=blocks,
         threads=threads,
         share=own_blocks / max(1, blocks),
-        tiles=threads * _tiles(plan, number, block),
+        work=threads * _work_nbytes(plan, stage),
     )
 
 
@@ -327,51 +199,78 @@ def _peak_in_memory(plan: Plan) -> int:
     memory = MemoryWalk()
     before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize)
     stages = plan.forecast_stages
-    for number in range(len(stages)):
+    for number, stage in enumerate(stages):
         memory.free()
-        if number == len(stages) - 1 and plan.writing != BY_CALLER:
+        following = stages[number + 1] if number + 1 < len(stages) else None
+        if following is None and plan.writing != BY_CALLER:
             result_blocks = math.prod(map(len, plan.chunks))
             writers = min(plan.machine.threads, result_blocks)
             memory.allocate("chunks that are written", writers * _writing_nbytes(plan))
-        if plan.inside and number < len(plan.rounds):  # rounds work inside the input
+        if plan.inside and stage.round_ is not None:  # rounds work inside the input
             memory.allocate("blocks", before)
             continue
-        stage = _stage_memory(plan, number)
-        if _stays_in_place(plan, number):
-            memory.allocate("blocks", stage.share * before)
-            if plan.machine.holding:  # as large as the block at most
-                memory.allocate("work area of cuFFT", stage.share * before)
-            memory.allocate("tiles", stage.tiles)
-        elif _works_in_shared(stages[number]):
+        nbytes = _stage_memory(plan, stage)
+        if stage.works_in_shared:
             memory.allocate("blocks", before)
-            memory.allocate("tiles", stage.threads * _copied_in_place(plan, number, stage.block))
+            memory.allocate("work", nbytes.work)
+        elif _keeps_blocks(plan, stage, is_first=number == 0):
+            memory.allocate("blocks", nbytes.share * before)
+            if plan.machine.holding:  # as large as the block at most
+                memory.allocate("work area of cuFFT", nbytes.share * before)
+            memory.allocate("work", nbytes.work)
         else:
-            following = stages[number + 1] if number + 1 < len(stages) else None
             _walk_to_new_blocks(
                 plan,
-                stages[number].exchange,
+                stage,
                 following,
                 before,
-                stage,
+                nbytes,
                 memory,
             )
-            before = stage.results
+            before = nbytes.results
     return math.ceil(memory.peak + operand_bytes(plan)) + merging(plan).nbytes
 
 
-def _works_in_shared(stage: Stage) -> bool:
-    """Return whether blocks share the memory of those before an exchange, and keep it."""
-    if stage.reads is None:
+def _keeps_blocks(plan: Plan, stage: Stage, is_first: bool) -> bool:
+    """Return whether blocks before an exchange stay where they are until after its round.
+
+    An exchange without a round keeps blocks that the rounds before it wrote inside the input. The
+    first round may write its results into the input blocks that it reads.
+    """
+    if not stage.exchange.is_identity:
         return False
-    return stage.round_ is None or stage.works_in_place
+    if stage.round_ is None:
+        return plan.inside
+    may_overwrite = plan.overwrite and plan.verify == "none" and plan.device != "hybrid"
+    if not is_first or not may_overwrite or plan.shares or stage.writes is not None:
+        return False
+    if not model_of(plan).way(stage).memory.keeps_form:
+        return False
+    return plan.device == "cpu" or _fits_gpus_in_place(plan, stage)
+
+
+def _fits_gpus_in_place(plan: Plan, stage: Stage) -> bool:
+    """Return whether all GPUs have the memory for tiles of a round that works in place."""
+    assert stage.round_ is not None
+    for device in plan.machine.devices:
+        nbytes = plan.device_memory_limit or device.nbytes
+        if not tile_plans(
+            stage.round_,
+            stage.exchange.dtype,
+            nbytes,
+            plan.settings,
+            inside=True,
+        ):
+            return False
+    return True
 
 
 def _walk_to_new_blocks(
     plan: Plan,
-    exchange: Exchange,
+    stage: Stage,
     following: Stage | None,
     before: int,
-    stage: _StageMemory,
+    nbytes: _StageMemory,
     memory: MemoryWalk,
 ) -> None:
     """Follow an exchange and a round whose results have memory of their own.
@@ -380,42 +279,42 @@ def _walk_to_new_blocks(
     ----------
     plan : Plan
         The plan.
-    exchange : Exchange
-        The exchange.
-    following : Stage or None
-        Exchange and round after the round.
+    stage, following : Stage
+        The exchange and its round, and the stage after it, if there is one.
     before : int
         Bytes of all blocks before the exchange.
-    stage : _StageMemory
+    nbytes : _StageMemory
         Bytes of its blocks and tiles.
     memory : MemoryWalk
         The walk.
     """
     machine = plan.machine
-    memory.allocate("tiles", stage.tiles)
-    if _all_at_once(plan, stage.blocks):  # the results are those of the running tasks
+    exchange = stage.exchange
+    memory.allocate("work", nbytes.work)
+    if _all_at_once(plan, nbytes.blocks):  # the results are those of the running tasks
         memory.allocate("blocks", before)
-        memory.allocate("new blocks", stage.results)
+        memory.allocate("new blocks", nbytes.results)
         return
-    memory.allocate("gathered blocks of tasks", stage.threads * stage.block)
-    if following is None or following.reads is None:
-        memory.allocate("results of tasks", stage.threads * stage.result)
-    larger = max(stage.results, stage.gathered)
+    memory.allocate("gathered blocks of tasks", nbytes.threads * exchange.block_nbytes)
+    writes_new_block = following is None or following.reads is None
+    if stage.round_ is not None and writes_new_block:
+        memory.allocate("results of tasks", nbytes.threads * stage.result_block_nbytes)
+    larger = max(nbytes.results, nbytes.gathered)
     if machine.workers == 1 or exchange.local:
         # Local blocks are replaced one by one. Others wait for the barrier.
-        memory.allocate("blocks", 0 if exchange.local else stage.share * before)
-        memory.allocate("new blocks", stage.share * larger)
+        memory.allocate("blocks", 0 if exchange.local else nbytes.share * before)
+        memory.allocate("new blocks", nbytes.share * larger)
         return
     if machine.buffers is not None and shuffled(exchange.shape):
-        shard_itemsize = exchange.shard_dtype.itemsize
-        packed = machine.threads * 2 * exchange.source.largest * shard_itemsize
-        memory.allocate("packed shards", packed)
-        in_flight = min(machine.buffers, stage.share * exchange.shard_nbytes)
+        # Shards beyond the buffers are in files, from which blocks are gathered one by one.
+        packed = 2 * exchange.source.largest * exchange.shard_dtype.itemsize
+        memory.allocate("packed shards", machine.threads * packed)
+        in_flight = min(machine.buffers, nbytes.share * exchange.shard_nbytes)
         memory.allocate("shards in flight", in_flight)
-        if following is None:
-            memory.allocate("new blocks", stage.share * stage.results)
+        kept_results = nbytes.results if following is None else 0
+        memory.allocate("new blocks", nbytes.share * kept_results)
         return
-    share = min(1.0, stage.share * UNEVEN)  # of an uneven distribution
+    share = min(1.0, nbytes.share * UNEVEN)  # of an uneven distribution
     memory.allocate("blocks", share * before)
     memory.allocate("shards in flight", share * before)
     memory.allocate("new blocks", share * larger)
@@ -431,193 +330,7 @@ def _all_at_once(plan: Plan, blocks: int) -> bool:
     return plan.device == "cpu" or (plan.device != "hybrid" and not machine.gpus)
 
 
-def _writing_nbytes(plan: Plan) -> int:
-    """Return the bytes beside a chunk of the result while a task writes it."""
-    chunk = math.prod(max(cut, default=0) for cut in plan.chunks) * plan.spec.out_dtype.itemsize
-    has_ends = any(cut[-1:] != cut[:1] for cut in plan.chunks)
-    return plan.writing.nbytes(chunk, has_ends)
-
-
-def _stays_in_place(plan: Plan, number: int) -> bool:
-    """Return whether blocks become those after an exchange and its round in their own memory."""
-    exchange = plan.exchanges[number]
-    if exchange.source != exchange.target or exchange.dtype != exchange.source_dtype:
-        return False
-    if exchange.mirror is not None or number == len(plan.rounds):
-        return plan.inside
-    return number == 0 and _overwrites_input(plan)
-
-
-def _overwrites_input(plan: Plan) -> bool:
-    """Return whether the first round writes its results into the input blocks that it reads."""
-    if not plan.overwrite or plan.verify != "none" or plan.device == "hybrid" or plan.shares:
-        return False
-    if any(shared is not None for shared in plan.shared_layouts.exchanges[1:2]):
-        return False
-    round_ = plan.rounds[0]
-    if any(step.kind != "c2c" or step.convolve is not None for step in round_.steps):
-        return False
-    if not _keeps_first_shape(round_):
-        return False
-    return plan.device == "cpu" or _fits_gpus_in_place(plan, round_)
-
-
-def _fits_gpus_in_place(plan: Plan, round_: Round) -> bool:
-    """Return whether all GPUs have the memory for tiles of a round that works in place."""
-    dtype = plan.exchanges[0].dtype
-    for device in plan.machine.devices:
-        nbytes = plan.device_memory_limit or device.nbytes
-        if not tile_plans(round_, dtype, nbytes, plan.settings, inside=True):
-            return False
-    return True
-
-
-def _keeps_first_shape(round_: Round) -> bool:
-    """Return whether the first block of a round has the same shape before and after it."""
-    first = (0,) * len(round_.source.axes)
-    return round_.source.shape(first) == round_.target.shape(first)
-
-
-def _tiles_nbytes(plan: Plan) -> int:
-    """Return the bytes of the tiles that a task works on at a time."""
-    return TILES * tile_bytes_of(plan.machine.threads)
-
-
-def _tiles(plan: Plan, number: int, block: int) -> int:
-    """Return the bytes of a task's tiles in a round, or of copies of a block that is not cut.
-
-    Such a block is copied, unless it is gathered directly into its result. Libraries without
-    `supports_out`, and rounds that store windows, have spectra of real values, and these blocks, in
-    fresh memory.
-    """
-    padded = min(block * 5 // 4, _tiles_nbytes(plan))  # rows of tiles are padded
-    if number >= len(plan.rounds) or _is_cut(plan, number):
-        return padded
-    computed = _computed_nbytes(plan, number)
-    if _compares(plan, number):
-        return _compared(plan, number, block, computed)
-    round_ = plan.rounds[number]
-    if _keeps_shape(round_):
-        return padded
-    block += _spectrum_nbytes(plan, round_)
-    is_written = model_of(plan).library.supports_out and not round_.windows
-    return block if is_written else block + computed
-
-
-def _spectrum_nbytes(plan: Plan, round_: Round) -> int:
-    """Return the bytes of half a spectrum between real values before and after a round."""
-    if all(step.kind == step.last_kind for step in round_.steps):
-        return 0
-    return round_.spectrum.largest * plan.spec.work_dtype.itemsize
-
-
-def _is_cut(plan: Plan, number: int) -> bool:
-    """Return whether the blocks of a round are cut into tiles."""
-    dtype, result_dtype = plan.dtypes[2 * number : 2 * number + 2]
-    tiles = model_of(plan).tiles(plan.rounds[number], dtype, result_dtype)
-    return tiles is not None
-
-
-def _keeps_shape(round_: Round) -> bool:
-    """Return whether a block after a round takes the memory of the block before it."""
-    if any(step.kind != "c2c" for step in round_.steps):
-        return False
-    return round_.source.largest == round_.target.largest
-
-
-def _compares(plan: Plan, number: int) -> bool:
-    """Return whether the tiles of a round are transformed twice and compared."""
-    return plan.verify != "none" and not plan.rounds[number].keeps_energy
-
-
-def _compared(
-    plan: Plan,
-    number: int,
-    block: int,
-    result: int,
-) -> int:
-    """Return the bytes of two copies of a block that is not cut, and of their results."""
-    round_ = plan.rounds[number]
-    if _keeps_shape(round_):
-        return 2 * block
-    return block + 2 * result + _spectrum_nbytes(plan, round_)
-
-
-def _copied_in_place(plan: Plan, number: int, block: int) -> int:
-    """Return the bytes of a task's tiles in a round in place, or of copies of an uncut block.
-
-    Checks leave the block intact until its result is known to be right.
-    """
-    tiles = _tiles_nbytes(plan)
-    if number == len(plan.rounds) or plan.verify == "none":
-        return min(block, tiles)
-    copies = 2 * block if _compares(plan, number) else block
-    return min(copies, tiles) if _is_cut(plan, number) else copies
-
-
 # --- tasks with scratch files --------------------------------------------------------------
-
-
-def _decoding_nbytes(plan: Plan, number: int) -> int:
-    """Return the bytes of chunks that a task decodes: stored, decoded, and returned."""
-    if number > 0 or not plan.from_rows or not plan.stored.decoded:
-        return 0
-    return 3 * max(DECODED, plan.stored.decoded)
-
-
-def _walk_gathering(plan: Plan, number: int, memory: MemoryWalk) -> None:
-    """Follow a task that has its whole input before it begins a block, up to its result."""
-    gathered = _gathered_nbytes(plan, number)
-    result = _result_nbytes(plan, number)
-    work = min(gathered, _tiles_nbytes(plan))
-    if number < len(plan.rounds):
-        round_ = plan.rounds[number]
-        if result != gathered or round_.source.largest != round_.target.largest:
-            work = gathered  # tiles cannot be cut
-            if round_.windows and not _is_cut(plan, number):
-                work += _computed_nbytes(plan, number)
-        if _compares(plan, number) and not _is_cut(plan, number):
-            computed = _computed_nbytes(plan, number)
-            work = max(work, _compared(plan, number, gathered, computed))
-    memory.allocate("result", result)
-    # Decoding needs memory beside that which the arena keeps for the result of the round.
-    memory.allocate("work", max(work, _decoding_nbytes(plan, number)))
-    memory.free("work")
-
-
-def _walk_assembling(plan: Plan, number: int, memory: MemoryWalk) -> None:
-    """Follow a task that assembles a block while shards arrive from files, up to its result."""
-    gathered = _gathered_nbytes(plan, number)
-    memory.allocate("assembled block", gathered)
-    if number == 0 and plan.from_rows:
-        in_flight = _decoding_nbytes(plan, number)
-    else:
-        in_flight = min(gathered, _under_way(plan.exchanges[number]))
-    memory.allocate("shards", in_flight)
-    memory.free("shards")
-    work = min(gathered, _tiles_nbytes(plan))
-    result = _result_nbytes(plan, number)
-    if number < len(plan.rounds):
-        works_in_place = result == gathered and _keeps_first_shape(plan.rounds[number])
-        needs_copy = not works_in_place or plan.verify != "none"
-        if needs_copy and not _is_cut(plan, number):
-            work = gathered
-            if plan.rounds[number].windows:
-                work += _computed_nbytes(plan, number)
-            if _compares(plan, number):
-                computed = _computed_nbytes(plan, number)
-                work = max(work, _compared(plan, number, gathered, computed))
-        if not works_in_place:
-            work += result
-    memory.allocate("work", work)
-    memory.free("work", "assembled block")
-    memory.allocate("result", result)
-
-
-def _under_way(exchange: Exchange) -> int:
-    """Return the bytes of shards that a task packs and writes, or reads and places, at a time."""
-    images = 1 if exchange.mirror is None else 2
-    return 2 * max(PACKED, images * exchange.shape.largest * exchange.shard_dtype.itemsize)
 
 
 def _peak_on_disk(plan: Plan) -> int:
@@ -643,9 +356,15 @@ def _peak_on_disk(plan: Plan) -> int:
         memory.allocate("shards", min(input_block, 2 * PACKED))
         memory.free()
     block = input_block
-    for number, moves in enumerate(plan.moves):
-        _walk_task_on_disk(plan, number, moves, block, memory)
-        block = _result_nbytes(plan, number)
+    for number, stage in enumerate(plan.forecast_stages):
+        _walk_task_on_disk(
+            plan,
+            stage,
+            number,
+            block,
+            memory,
+        )
+        block = stage.result_block_nbytes
     last = max(input_block, plan.result.largest * plan.spec.out_dtype.itemsize)
     one_operand = operand_bytes(plan) // 2  # a spectrum, whole, while its blocks are waited for
     tiles = min(last, _tiles_nbytes(plan))
@@ -655,35 +374,108 @@ def _peak_on_disk(plan: Plan) -> int:
 
 def _walk_task_on_disk(
     plan: Plan,
+    stage: Stage,
     number: int,
-    moves: bool,
     block: int,
     memory: MemoryWalk,
 ) -> None:
-    """Follow the task of an exchange and its round, given the bytes of the block before it."""
-    is_from_task = not moves and not (number == 0 and plan.from_rows)
-    exchange = plan.exchanges[number]
-    if is_from_task:
+    """Follow the task of a stage, given its number and the bytes of the block before it."""
+    reads_rows = number == 0 and plan.from_rows
+    decoding = 0
+    if reads_rows and plan.stored.decoded:  # chunks: stored, decoded, and returned
+        decoding = 3 * max(DECODED, plan.stored.decoded)
+    if not stage.moves and not reads_rows:
         memory.allocate("block of another task", block)
-        _walk_gathering(plan, number, memory)
+        _walk_gathering(
+            plan,
+            stage,
+            decoding,
+            memory,
+        )
     elif plan.assembles:
-        _walk_assembling(plan, number, memory)
+        in_flight = min(stage.exchange.block_nbytes, _under_way(stage.exchange))
+        _walk_assembling(
+            plan,
+            stage,
+            decoding if reads_rows else in_flight,
+            memory,
+        )
     else:
-        shard_nbytes = exchange.target.largest * exchange.shard_dtype.itemsize
+        shard_nbytes = stage.exchange.target.largest * stage.exchange.shard_dtype.itemsize
         memory.allocate("shards", shard_nbytes)
-        _walk_gathering(plan, number, memory)
+        _walk_gathering(
+            plan,
+            stage,
+            decoding,
+            memory,
+        )
         memory.free("shards")
     memory.allocate("written beside the result", _written_nbytes(plan, number))
     memory.free()
 
 
+def _walk_gathering(
+    plan: Plan,
+    stage: Stage,
+    decoding: int,
+    memory: MemoryWalk,
+) -> None:
+    """Follow a task that has its whole input before it begins a block, up to its result.
+
+    Decoding chunks needs memory beside that which the arena keeps for the result of the round.
+    """
+    work = _work_nbytes(plan, stage)
+    if stage.round_ is not None and not model_of(plan).way(stage).memory.keeps_form:
+        # Memory of blocks before rounds does not serve for those after them.
+        work = max(work, stage.exchange.block_nbytes)
+    memory.allocate("result", stage.result_block_nbytes)
+    memory.allocate("work", max(work, decoding))
+    memory.free("work")
+
+
+def _walk_assembling(
+    plan: Plan,
+    stage: Stage,
+    in_flight: int,
+    memory: MemoryWalk,
+) -> None:
+    """Follow a task that assembles a block while shards arrive from files, up to its result.
+
+    Parameters
+    ----------
+    plan, stage
+        The plan, and the stage of the task.
+    in_flight : int
+        Bytes of the shards, or of chunks that are decoded.
+    memory : MemoryWalk
+        The walk.
+    """
+    memory.allocate("assembled block", stage.exchange.block_nbytes)
+    memory.allocate("shards", in_flight)
+    memory.free("shards")
+    if stage.round_ is None:
+        memory.allocate("work", _work_nbytes(plan, stage))
+    else:
+        way = model_of(plan).way(stage, is_assembled=True)
+        result = 0 if way.memory.is_overwritten else stage.result_block_nbytes
+        memory.allocate("work", _work_nbytes(plan, stage, way) + result)
+    memory.free("work", "assembled block")
+    memory.allocate("result", stage.result_block_nbytes)
+
+
+def _under_way(exchange: Exchange) -> int:
+    """Return the bytes of shards that a task packs and writes, or reads and places, at a time."""
+    images = 1 if exchange.mirror is None else 2
+    return 2 * max(PACKED, images * exchange.shape.largest * exchange.shard_dtype.itemsize)
+
+
 def _written_nbytes(plan: Plan, number: int) -> int:
     """Return the bytes beside the result of a round while it is written to files."""
-    result = _result_nbytes(plan, number)
-    if number + 1 < len(plan.exchanges):
-        if plan.moves[number + 1]:
-            return min(result, _under_way(plan.exchanges[number + 1]))
-        return 0
+    stages = plan.forecast_stages
+    result = stages[number].result_block_nbytes
+    if number + 1 < len(stages):
+        following = stages[number + 1]
+        return min(result, _under_way(following.exchange)) if following.moves else 0
     cut_nbytes = 0 if plan.outgoing is None else result
     return max(cut_nbytes, _writing_nbytes(plan))
 
@@ -694,15 +486,12 @@ def _beside(plan: Plan, block: int) -> int:
         return 2 * block if plan.stored.decoded else block
     units = plan.stored.read_beside(plan.spec.shape)
     reading = block if units is None else units
-    return max(reading, min(block, _under_way(plan.exchanges[0])))
+    return max(reading, min(block, _under_way(plan.stages[0].exchange)))
 
 
 def operand_bytes(plan: Plan) -> int:
     """Return the bytes of the operands of products, which are made twice as large on the way."""
-    nbytes = 0
-    for operand in plan.operands:
-        nbytes += 2 * operand.nbytes
-    return nbytes
+    return 2 * sum(operand.nbytes for operand in plan.operands)
 
 
 def model_of(plan: Plan) -> Model:

@@ -142,7 +142,12 @@ def _largest_request(round_: Round, dtype: str) -> TileRequest:
     if any(step.last_kind == "c2r" for step in round_.steps):
         target_dtype = real_dtype
     shape = round_.source.shape(round_.source.largest_block)
-    return request_of(round_, shape, source_dtype, target_dtype)
+    return request_of(
+        round_,
+        shape,
+        source_dtype,
+        target_dtype,
+    )
 
 
 @lru_cache(maxsize=256)
@@ -320,11 +325,12 @@ def _pass_shapes(
         Number of the pass.
     """
     digits, passes = scheme
-    steps: list[_PassStep] = []
-    for i, line in enumerate(request.lines):
-        for digit, own_pass in enumerate(passes[i]):
-            if own_pass == number:
-                steps.append(_PassStep(line, i, digit, digits[i], firsts[line.dim]))
+    steps = _steps_of_pass(
+        request,
+        firsts,
+        scheme,
+        number,
+    )
     is_first = number == 0
     is_last = number == max(itertools.chain(*passes), default=0)
     view_order = tuple(range(len(view)))
@@ -357,6 +363,30 @@ def _pass_shapes(
         is_first,
         mirrored,
     )
+
+
+def _steps_of_pass(
+    request: TileRequest,
+    firsts: list[int],
+    scheme: Scheme,
+    number: int,
+) -> list[_PassStep]:
+    """Return the steps of a pass; parameters are those of `_pass_shapes`."""
+    digits, passes = scheme
+    steps: list[_PassStep] = []
+    for i, line in enumerate(request.lines):
+        for digit, own_pass in enumerate(passes[i]):
+            if own_pass == number:
+                steps.append(
+                    _PassStep(
+                        line,
+                        i,
+                        digit,
+                        digits[i],
+                        firsts[line.dim],
+                    )
+                )
+    return steps
 
 
 def _block_shapes(view: Shape, steps: list[_PassStep]) -> tuple[Shape, Shape, Shape]:
@@ -425,6 +455,17 @@ def _extra_buffers(itemsize: int, steps: list[_PassStep]) -> list[tuple[int, int
     return buffers
 
 
+def _sizes_in_digits(request: TileRequest, digits: tuple[Shape, ...]) -> list[Shape]:
+    """Return the size of each dimension of a block, in the digits of its line if it has some."""
+    sizes: list[Shape] = [(n,) for n in request.shape]
+    for line, split in zip(request.lines, digits, strict=True):
+        if len(split) > 1:
+            # All but the last digit of half a spectrum are whole.
+            last = split[-1] // 2 + 1 if line.kind == "c2r" else split[-1]
+            sizes[line.dim] = (*split[:-1], last)
+    return sizes
+
+
 @dataclass(frozen=True)
 class _Search:
     """Search for the passes of a round on a block, with `room` bytes of the GPU for each tile."""
@@ -481,14 +522,17 @@ class _Search:
         if request.scheme is not None:
             if count == 1 + max(itertools.chain(*request.scheme[1])):
                 yield request.scheme
-            return
-        if not request.lines:
-            if count == 1:
-                yield (), ()
-            return
-        most = int(MAX_PARTITIONS ** (1 / len(request.lines)))
+        elif request.lines:
+            yield from self._schemes_of_lines(count)
+        elif count == 1:
+            yield (), ()
+
+    def _schemes_of_lines(self, count: int) -> Iterator[Scheme]:
+        """Yield digits of each line, and the pass of each step, if there are lines."""
+        lines = self.request.lines
+        most = int(MAX_PARTITIONS ** (1 / len(lines)))
         choices = []
-        for line in request.lines:
+        for line in lines:
             line_schemes = self._line_schemes(line, count)
             choices.append(list(itertools.islice(line_schemes, most)))
         for chosen in itertools.product(*choices):
@@ -570,17 +614,19 @@ class _Search:
         """
         request = self.request
         lines = list(zip(request.lines, scheme[0], strict=True))
-        sizes: dict[int, Shape] = {dim: (n,) for dim, n in enumerate(request.shape)}
-        for line, split in lines:
-            if len(split) == 1:
-                continue
-            # All but the last digit of half a spectrum are whole.
-            last = split[-1] // 2 + 1 if line.kind == "c2r" else split[-1]
-            sizes[line.dim] = (*split[:-1], last)
-        view = tuple(itertools.chain(*sizes.values()))
-        firsts = list(itertools.accumulate(map(len, sizes.values()), initial=0))
+        sizes = _sizes_in_digits(request, scheme[0])
+        view = tuple(itertools.chain(*sizes))
+        firsts = list(itertools.accumulate(map(len, sizes), initial=0))
         for number in range(count):
-            tile_pass = self._pass(_pass_shapes(request, view, firsts, scheme, number))
+            tile_pass = self._pass(
+                _pass_shapes(
+                    request,
+                    view,
+                    firsts,
+                    scheme,
+                    number,
+                )
+            )
             yield tile_pass
             if tile_pass is None:
                 return
@@ -599,7 +645,12 @@ class _Search:
         shares = SQUARER if self.request.order else (1,)
         tiles: dict[Shape, None] = {}
         for priority, finer, share in itertools.product(priorities, self.limits.finer, shares):
-            tile = self._tile(shapes, priority, finer, share)
+            tile = self._tile(
+                shapes,
+                priority,
+                finer,
+                share,
+            )
             if tile is not None:
                 tiles[tile] = None
         passes = [shapes.in_tiles(tile) for tile in tiles]
@@ -623,15 +674,8 @@ class _Search:
         buffer_nbytes = [
             max(size_before * before, size_after * after) for before, after in shapes.buffers
         ]
-        unit = sum(buffer_nbytes)
-        if unit > self.room:
-            return None
-        count = max(1, int(finer * self.limits.pieces))
-        wanted = unit * math.prod(shapes.view[dim] for dim in priority) // count
-        wanted = min(self.limits.most, max(self.limits.least, wanted))
-        units = min(self.room, max(unit, wanted)) // max(1, unit)
-        while units and sum(aligned(units * nbytes) for nbytes in buffer_nbytes) > self.room:
-            units -= 1  # for the alignment of every buffer
+        size_of_free = math.prod(shapes.view[dim] for dim in priority)
+        units = self._units(buffer_nbytes, size_of_free, finer)
         if units == 0:
             return None
         for dim in priority:
@@ -639,6 +683,29 @@ class _Search:
             tile[dim] = _even(shapes.view[dim], most)
             units //= tile[dim]
         return tuple(tile)
+
+    def _units(self, buffer_nbytes: list[int], size: int, finer: float) -> int:
+        """Return the largest number of lines in a tile, 0 if not even one fits.
+
+        Parameters
+        ----------
+        buffer_nbytes : list of int
+            Bytes of each buffer for one line.
+        size : int
+            Number of lines of the block.
+        finer : float
+            Factor of the number of tiles.
+        """
+        limits = self.limits
+        unit = sum(buffer_nbytes)
+        if unit > self.room:
+            return 0
+        count = max(1, int(finer * limits.pieces))
+        wanted = min(limits.most, max(limits.least, unit * size // count))
+        units = min(self.room, max(unit, wanted)) // max(1, unit)
+        while units and sum(aligned(units * nbytes) for nbytes in buffer_nbytes) > self.room:
+            units -= 1  # for the alignment of every buffer
+        return units
 
     def _swap(self, view: Shape, first: int, last: int) -> TilePass | None:
         """Return the pass that swaps two dimensions of a view, of equal length.

@@ -567,7 +567,12 @@ def _filter_operand(plan: Plan, program: AxisProgram) -> Operand:
     """Return the filter of an axis of a plan, in the blocks of the axis' forward FFTs."""
     count = len(program.factors)
     forward_steps = program.steps[:count]
-    plain_program = axis_program(0, program.length, program.factors, bluestein=True)
+    plain_program = axis_program(
+        0,
+        program.length,
+        program.factors,
+        bluestein=True,
+    )
     rounds: list[Round] = []
     number = 0
     for step, plain_step in zip(forward_steps, plain_program.steps[:count], strict=True):
@@ -586,7 +591,14 @@ def _filter_operand(plan: Plan, program: AxisProgram) -> Operand:
         variant=plan.variant,
         kernel=plan.kernel,
         machine=Machine(),
-        expected=Forecast(0, 0, 0, 0, 0.0, 0.0),
+        expected=Forecast(
+            0,
+            0,
+            0,
+            0,
+            0.0,
+            0.0,
+        ),
         device="cpu",
         verify=plan.verify,
     )

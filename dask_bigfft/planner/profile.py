@@ -289,7 +289,12 @@ class Profile(_Prices):
         gpu = self.devices[0] if self.devices else DeviceProfile()
         # Results are counted as fresh memory, whichever library would do them on the CPU.
         libraries = tuple(
-            LibrarySpeeds(name, dtype, flops=gpu.flops, large_flops=0.95 * gpu.flops)
+            LibrarySpeeds(
+                name,
+                dtype,
+                flops=gpu.flops,
+                large_flops=0.95 * gpu.flops,
+            )
             for name in WITH_OUT
             for dtype in ("complex64", "complex128")
         )

@@ -207,7 +207,8 @@ def _keeps_cuts(before: Group, after: Group) -> bool:
     """Return whether one of two cuts of the same digits has all cuts of the other."""
     if before.offset or before.arrangement or after.offset or after.arrangement:
         return False
-    return all(end in after.bounds for end in before.bounds if end < after.bounds[-1])
+    ends_after = set(after.bounds)
+    return all(end in ends_after for end in before.bounds if end < after.bounds[-1])
 
 
 def split_result(last: Layout, result: Layout, least: int = 1) -> Layout | None:

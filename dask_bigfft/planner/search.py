@@ -38,6 +38,10 @@ LEAST_LIMIT = 1 << 16
 #: Maximum number of halvings of blocks to meet a memory limit.
 SMALLER = 6
 
+#: Maximum number of blocks for which smaller blocks, or smaller chunks of the input, are tried.
+#: Dask cannot order a graph of more, and the search would take minutes.
+MOST_BLOCKS = 1 << 20
+
 #: Pairs of an input block and a result block beyond which the last blocks are twice as large.
 #: Dask's ordering of a graph takes about 0.3 us for each pair.
 MOST_PAIRS = 1 << 23
@@ -49,7 +53,12 @@ def ladder(spec: TransformSpec, request: Request) -> Iterator[Sizes]:
     floor = request.floor_bytes // spec.work_dtype.itemsize
     total = max(math.prod(spec.shape), math.prod(spec.out_shape), 1)
     blocks = max(1, round(block_count(request.chunks) / request.scale))
-    near_input = Sizes(target, 2 * target, blocks, merge=request.joined)
+    near_input = Sizes(
+        target,
+        2 * target,
+        blocks,
+        merge=request.joined,
+    )
     if blocks * (total // target) > MOST_PAIRS:
         yield replace(near_input, last=2)
     yield near_input
@@ -57,12 +66,25 @@ def ladder(spec: TransformSpec, request: Request) -> Iterator[Sizes]:
         yield replace(near_input, cap=floor)
     yield replace(near_input, bluestein=True)
     if floor > 2 * target:
-        yield Sizes(floor, 2 * floor, bluestein=True, merge=True)
+        yield Sizes(
+            floor,
+            2 * floor,
+            bluestein=True,
+            merge=True,
+        )
     for shift in range(1, SMALLER + 1):  # only a memory limit leads here
-        yield Sizes(max(1, target >> shift), max(2, target >> (shift - 1)), bluestein=True)
+        smaller = max(1, target >> shift)
+        if total // smaller > MOST_BLOCKS:
+            break
+        yield Sizes(smaller, max(2, target >> (shift - 1)), bluestein=True)
     while target < 2 * total:
         target *= 2
-        yield Sizes(target, 2 * target, bluestein=True, merge=True)
+        yield Sizes(
+            target,
+            2 * target,
+            bluestein=True,
+            merge=True,
+        )
     yield Sizes(4 * total, 8 * total, merge=True)
 
 
@@ -87,7 +109,14 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         kernel=request.kernel,
         verify=request.verify,
         machine=search.machine,
-        expected=Forecast(0, 0, 0, 0, 0.0, 0.0),
+        expected=Forecast(
+            0,
+            0,
+            0,
+            0,
+            0.0,
+            0.0,
+        ),
         storage=search.storage,
         device=request.device,
         device_memory_limit=request.device_nbytes,
@@ -239,13 +268,23 @@ def _in_blocks(search: Candidates, size: int, is_local: bool) -> Plan | None:
         # The chunks of the input do not matter if it is read directly, so it is cut again.
         parts = stored.cut(spec.shape, np.dtype(spec.dtype).itemsize)
         chunks = merged_up_to(spec, parts, nbytes)
-        plan = _plan_in_blocks(search, size, chunks, near=True)
+        plan = _plan_in_blocks(
+            search,
+            size,
+            chunks,
+            near=True,
+        )
         if plan is not None:
             return plan
     chunk_choices = [merged] if stored is None else [request.chunks, merged]
     fitting: list[Plan] = []
     for chunks in dict.fromkeys(chunk_choices):
-        plan = _plan_in_blocks(search, size, chunks, near=False)
+        plan = _plan_in_blocks(
+            search,
+            size,
+            chunks,
+            near=False,
+        )
         if plan is None:
             continue
         writes_source = plan.moves[0] and not plan.from_rows
@@ -362,7 +401,12 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     """
     needed: dict[str, int] = {}
     for storage in _storages(request):
-        search = Candidates(spec, request, machine, storage)
+        search = Candidates(
+            spec,
+            request,
+            machine,
+            storage,
+        )
         outcome = _fitting(search)
         if isinstance(outcome, int):
             needed[storage] = outcome
@@ -419,7 +463,14 @@ def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple
         If the chunks allow no plan at all.
     """
     for storage in _storages(request):
-        outcome = _fitting(Candidates(spec, request, machine, storage))
+        outcome = _fitting(
+            Candidates(
+                spec,
+                request,
+                machine,
+                storage,
+            )
+        )
         if not isinstance(outcome, int):
             plans, _ = outcome
             return tuple(sorted(plans, key=lambda plan: plan.expected.seconds))
@@ -436,7 +487,12 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
     peaks: list[int] = []
     smallest_peak: int | None = None
     for sizes in ladder(search.spec, search.request):
-        if not _is_worth_trying(search, sizes, bool(peaks), smallest_peak):
+        if not _is_worth_trying(
+            search,
+            sizes,
+            bool(peaks),
+            smallest_peak,
+        ):
             continue
         plans = ranked_plans(search, sizes)
         fitting = [plan for plan in plans if plan.fits_memory]
@@ -538,7 +594,12 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
     def least_peak(request: Request, machine: Machine) -> int:
         """Return the bytes of the least plan in the smallest blocks, or in the rounds named."""
         storage = "disk" if request.storage == "auto" else request.storage
-        search = Candidates(spec, request, machine, storage)
+        search = Candidates(
+            spec,
+            request,
+            machine,
+            storage,
+        )
         if request.rounds is None:
             return _least_in_smallest(search)
         plan = finished(search, _named(search, next(ladder(spec, request))))
@@ -550,7 +611,14 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
     on_disk = replace(request, storage="disk")
     if request.storage == "memory" and least_peak(on_disk, machine) <= limit:
         changes.append("scratch files (bigfft.exchange.carrier 'disk')")
-    threads = _fewer_threads(least_peak, request, machine, limit)
+    if block_count(request.chunks) > MOST_BLOCKS:
+        return changes
+    threads = _fewer_threads(
+        least_peak,
+        request,
+        machine,
+        limit,
+    )
     if threads is not None:
         text = f"{threads} instead of {machine.threads}"
         if machine.workers == 1:
@@ -559,7 +627,12 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
             changes.append(f"{text} threads per worker")
     if request.stored is not None or request.rounds is not None:
         return changes  # blocks are not the array's chunks, or follow from the rounds
-    smaller = _smaller_chunks(least_peak, request, machine, limit)
+    smaller = _smaller_chunks(
+        least_peak,
+        request,
+        machine,
+        limit,
+    )
     if smaller is not None:
         changes.append(f"an array in chunks of {_widths(smaller)}")
     return changes
@@ -597,6 +670,8 @@ def _smaller_chunks(
     halvings = max(1, math.ceil(math.log2(peak / limit)))
     for count in range(halvings, halvings + 3):
         smaller = _halved(request, count)
+        if block_count(smaller.chunks) > MOST_BLOCKS:
+            break
         if least_peak(smaller, machine) <= limit:
             return smaller
     return None

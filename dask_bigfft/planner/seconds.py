@@ -20,10 +20,10 @@ from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan import RoundForecast
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
 from dask_bigfft.planner.request import Machine
-from dask_bigfft.planner.stages import Stage, contiguous_strides
+from dask_bigfft.planner.stages import Exchange, Stage
 from dask_bigfft.planner.tile_plan import NARROWEST_NBYTES
 from dask_bigfft.tiles.program import program_of
-from dask_bigfft.tiles.way import BlockMemory, Price, block_tiling, price, way_of
+from dask_bigfft.tiles.way import BlockMemory, Price, Way, price, way_of
 from dask_bigfft.transforms.layout import tile_bytes_of
 from dask_bigfft.transforms.rounds import ExchangeShape, Round
 
@@ -93,30 +93,6 @@ NO_ROUND = Traffic(
     tiling=None,
     tiles=0,
 )
-
-
-def _block_memory(
-    round_: Round,
-    dtype: str,
-    result_dtype: str,
-    result_strides: tuple[int, ...],
-) -> BlockMemory:
-    """Return the memory of a full block before and after a round, given its dtypes.
-
-    The caller says how the block is read, and whether it is overwritten.
-    """
-    shape = round_.source.full_shape
-    result_shape = round_.target.full_shape
-    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-    result_nbytes = math.prod(result_shape) * np.dtype(result_dtype).itemsize
-    return BlockMemory(
-        shape=shape,
-        result_shape=result_shape,
-        result_strides=result_strides,
-        nbytes=max(nbytes, result_nbytes, 1),
-        keeps_form=dtype == result_dtype and not changes(round_),
-        source="shards",
-    )
 
 
 @dataclass(frozen=True)
@@ -224,52 +200,50 @@ class Model:
             per_byte += profile.move
         return nbytes * per_byte
 
-    def tiles(self, round_: Round, dtype: str, result_dtype: str) -> tuple[int, int] | None:
-        """Return the dimension and the width of a round's tiles; None where blocks are not cut.
+    def transforms_twice(self, round_: Round) -> bool:
+        """Return whether tiles are transformed twice and compared, to verify a round."""
+        return self.verify != "none" and not round_.keeps_energy
 
-        The dtypes are those of the blocks before and after the round.
+    def way(self, stage: Stage, is_assembled: bool = False) -> Way:
+        """Return the way of a full block through a round, as `kernels.loop.CPUExecutor` takes it.
+
+        An assembled block is an array of its own, which the result replaces if both are alike.
         """
-        shape = round_.target.full_shape
-        memory = _block_memory(
-            round_,
-            dtype,
-            result_dtype,
-            contiguous_strides(shape),
+        round_ = stage.round_
+        assert round_ is not None
+        exchange = stage.exchange
+        shape = round_.source.full_shape
+        result_shape = round_.target.full_shape
+        nbytes = math.prod(shape) * np.dtype(exchange.dtype).itemsize
+        result_nbytes = math.prod(result_shape) * np.dtype(stage.result_dtype).itemsize
+        keeps_form = exchange.dtype == stage.result_dtype and not changes(round_)
+        is_overwritten = keeps_form if is_assembled else stage.works_in_place
+        memory = BlockMemory(
+            shape=shape,
+            result_shape=result_shape,
+            result_strides=stage.result_strides,
+            nbytes=max(nbytes, result_nbytes, 1),
+            keeps_form=keeps_form,
+            source="array" if is_assembled or stage.reads_one_array else "shards",
+            is_overwritten=is_overwritten,
         )
-        return block_tiling(
+        is_verified = self.verify != "none"
+        return way_of(
             program_of(round_),
             memory,
             threads=self.machine.threads,
             supports_out=self.library.supports_out,
             has_windows=bool(round_.windows),
-            apart=False,
+            checked=is_verified,
+            apart=is_verified and (is_overwritten or not round_.keeps_energy),
         )
 
     def traffic(self, stage: Stage) -> Traffic:
-        """Return the copies of a block, by the way that `kernels.loop.CPUExecutor` takes."""
+        """Return the copies of a block."""
         round_ = stage.round_
         if round_ is None:
             return NO_ROUND
-        memory = _block_memory(
-            round_,
-            stage.exchange.dtype,
-            stage.result_dtype,
-            stage.result_strides,
-        )
-        is_verified = self.verify != "none"
-        way = way_of(
-            program_of(round_),
-            replace(
-                memory,
-                source="array" if stage.reads_one_array else "shards",
-                is_overwritten=stage.works_in_place,
-            ),
-            threads=self.machine.threads,
-            supports_out=self.library.supports_out,
-            has_windows=bool(round_.windows),
-            checked=is_verified,
-            apart=is_verified and stage.works_in_place,
-        )
+        way = self.way(stage)
         tile_count = 1
         if way.tiling is not None:
             dim, width = way.tiling
@@ -304,6 +278,8 @@ class Model:
             seconds = self._copied(exchange.nbytes, row_nbytes, moved=not shape.local)
         elif traffic.read == "block":
             seconds = self._copied(exchange.nbytes, exchange.nbytes)
+        if stage.round_ is not None and self.transforms_twice(stage.round_):
+            seconds *= 2
         if self.storage == "disk" and not shape.local:
             seconds += shape.shards * DISK_SHARD
         return seconds
@@ -326,6 +302,8 @@ class Model:
         seconds = sum(work.flops) / speed
         seconds /= 1 + INNER_THREAD * (inner_threads - 1)
         seconds += work.products * target.size * self.itemsize / (2 * profile.copy)
+        if self.transforms_twice(round_):
+            return 2 * seconds
         checked_nbytes = (source.size + target.size) * self.itemsize
         if self.verify == "energy":
             seconds += checked_nbytes / profile.energy
@@ -420,7 +398,7 @@ class Model:
         scheduled, serial = self._scheduling(shape, tasks)
         travel = 0.0
         if stage.moves or self.storage != "disk":
-            travel = self._travel(shape, exchange.target.size * self.itemsize)
+            travel = self._travel(exchange)
         lanes = self.lanes(blocks) * workers
         parts = {
             "gathering": work.gather / lanes,
@@ -522,11 +500,12 @@ class Model:
             serial += messages * profile.sent_shard
         return tasks * profile.sent_task, serial
 
-    def _travel(self, shape: ExchangeShape, nbytes: int) -> float:
+    def _travel(self, exchange: Exchange) -> float:
         """Return the seconds of the network or the disk for an exchange."""
         profile = self.machine.profile
         workers = self.machine.workers
-        if shape.local:
+        nbytes = exchange.shard_nbytes
+        if exchange.shape.local:
             return 0.0
         if self.storage == "disk":
             return nbytes * (1 / profile.write + 1 / profile.read)

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from dask_bigfft.planner.cost import with_forecast
 from dask_bigfft.planner.plan import Forecast, Plan
 from dask_bigfft.planner.request import Machine
@@ -18,7 +16,9 @@ def rearranging_plan(
     source: Layout,
     result: Layout,
     dtype: str,
-    name: str = "shift",
+    name: str,
+    machine: Machine,
+    storage: str,
 ) -> Plan:
     """Return the plan of one exchange that stores some axes in another order, without rounds.
 
@@ -30,9 +30,12 @@ def rearranging_plan(
         Dtype of the elements.
     name : str
         Name of its tasks.
+    machine : Machine
+        Machine that the plan is made for.
+    storage : {"memory", "disk"}
+        Storage of the shards.
     """
-    nbytes = result.size * np.dtype(dtype).itemsize
-    return Plan(
+    plan = Plan(
         spec=rearranged_spec(name, tuple(axis.size for axis in source.axes), dtype),
         programs=(),
         source=source,
@@ -40,17 +43,19 @@ def rearranging_plan(
         result=result,
         variant="auto",
         kernel="scipy",
-        machine=Machine(),
+        machine=machine,
         expected=Forecast(
-            bytes_exchanged=nbytes,
-            peak_host=0,
-            scratch=nbytes,
-            tasks=result.blocks,
-            flops=0.0,
-            seconds=0.0,
+            0,
+            0,
+            0,
+            0,
+            0.0,
+            0.0,
         ),
+        storage=storage,
         device="cpu",
     )
+    return with_forecast(plan)
 
 
 def shift_of(plan: Plan) -> Offsets | None:
@@ -108,7 +113,12 @@ def shifted_plan(plan: Plan, before: Offsets, after: Offsets) -> Plan:
     for axis, offset in before.items():
         for i in range(_last_like_source(plan, layouts, axis) + 1):
             layouts[i] = rolled(layouts[i], {axis: offset})
-    rounds_in_layouts = zip(plan.rounds, layouts[1:-1:2], layouts[2:-1:2], strict=True)
+    rounds_in_layouts = zip(
+        plan.rounds,
+        layouts[1:-1:2],
+        layouts[2:-1:2],
+        strict=True,
+    )
     rounds = tuple(
         replace(r, source=source, target=target) for r, source, target in rounds_in_layouts
     )
@@ -126,7 +136,12 @@ def _first_like_result(plan: Plan, layouts: list[Layout], axis: int) -> int:
     if not plan.ends_in_round or layouts[last - 1].axes[axis] != layouts[last].axes[axis]:
         return last
     first = last - 1
-    while first > 1 and _is_passed_on(plan, layouts, first - 1, axis):
+    while first > 1 and _is_passed_on(
+        plan,
+        layouts,
+        first - 1,
+        axis,
+    ):
         first -= 1
     return first
 
@@ -140,8 +155,18 @@ def _last_like_source(plan: Plan, layouts: list[Layout], axis: int) -> int:
     end = 2 * (len(plan.rounds) - plan.ends_in_round)
     while (
         last < end
-        and _is_passed_on(plan, layouts, last, axis)
-        and _is_passed_on(plan, layouts, last + 1, axis)
+        and _is_passed_on(
+            plan,
+            layouts,
+            last,
+            axis,
+        )
+        and _is_passed_on(
+            plan,
+            layouts,
+            last + 1,
+            axis,
+        )
     ):
         last += 2
     return last

@@ -86,6 +86,11 @@ class Exchange:
         return size * np.dtype(self.dtype).itemsize
 
     @property
+    def block_nbytes(self) -> int:
+        """Bytes of the largest target block."""
+        return self.target.largest * np.dtype(self.dtype).itemsize
+
+    @property
     def shard_dtype(self) -> np.dtype[Any]:
         """Dtype of packed shards."""
         return packed_dtype(np.dtype(self.source_dtype), np.dtype(self.dtype))
@@ -178,6 +183,11 @@ class Stage:
         return self.reads is not None or self.exchange.is_identity
 
     @property
+    def works_in_shared(self) -> bool:
+        """True if blocks share the memory of those before the exchange, and keep it."""
+        return self.reads is not None and (self.round_ is None or self.works_in_place)
+
+    @property
     def is_done_before(self) -> bool:
         """True for an exchange without a round whose blocks were written to their place."""
         return self.reads is not None and self.round_ is None
@@ -186,6 +196,11 @@ class Stage:
     def result_nbytes(self) -> int:
         """Bytes of all blocks after the round."""
         return self.target.size * np.dtype(self.result_dtype).itemsize
+
+    @property
+    def result_block_nbytes(self) -> int:
+        """Bytes of the largest block after the round."""
+        return self.target.largest * np.dtype(self.result_dtype).itemsize
 
     @property
     def result_strides(self) -> tuple[int, ...]:

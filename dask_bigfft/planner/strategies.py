@@ -1,7 +1,8 @@
 """Strategies: the ways to choose the blocks of a plan, and the steps that follow, in one list.
 
 Each strategy proposes plans for a problem. `choose_plan` goes through `STRATEGIES` once and keeps
-the best plan::
+the best plan. Its reason has the sentence of each strategy that it comes from, and why the plans of
+others were refused::
 
     blocks where the data lives     GPUs hold the input: a block for each
     one block on a GPU              the only GPU has room for the array: one trip over the bus
@@ -24,6 +25,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 from dask_bigfft.errors import MemoryLimitError, PlanError
 from dask_bigfft.planner.inside import overwriting, plan_inside
@@ -114,6 +116,10 @@ class Problem:
         The best plan so far.
     strategy : Strategy or None
         The strategy that proposed it.
+    sentences : tuple of str
+        Sentences of the strategies that the best plan comes from.
+    refusals : tuple of str
+        Plans that were refused, each with the reason.
     """
 
     spec: TransformSpec
@@ -126,6 +132,8 @@ class Problem:
     has_slabs: Callable[[Layout, Layout], bool]
     best: Plan | None = None
     strategy: "Strategy | None" = None
+    sentences: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
 
     @property
     def works_inside(self) -> bool:
@@ -170,14 +178,21 @@ class Problem:
         """Chunks of the result like the input's."""
         return tuple(map(scaled, self.request.chunks, self.spec.out_shape))
 
-    def accepts(self, plan: Plan) -> bool:
-        """Return whether a plan fits the memory limit, and does not use the disk unasked."""
-        uses_disk_unasked = plan.storage == "disk" and self.request.storage == "auto"
-        return plan.fits_memory and not uses_disk_unasked
-
 
 class Strategy:
     """Base of strategies."""
+
+    #: Name of the proposed plan, in refusals.
+    name: ClassVar[str]
+
+    #: Sentence of `Plan.explain` for a plan that is taken.
+    sentence: ClassVar[str]
+
+    #: Whether another strategy has a plan, too, so that the proposed one may be refused.
+    is_optional: ClassVar[bool] = False
+
+    #: Whether the strategy changes the best plan, and searches for no other one.
+    is_step: ClassVar[bool] = False
 
     def applies(self, problem: Problem) -> bool:
         """Return whether the strategy has a plan to propose."""
@@ -196,6 +211,16 @@ class Strategy:
     def is_better(self, plan: Plan, best: Plan) -> bool:
         """Return whether a proposed plan is better than the best one so far."""
         return True
+
+    def refusal(self, plan: Plan, problem: Problem) -> str:
+        """Return the reason why a proposed plan is not taken; empty if it is."""
+        if self.is_optional and not plan.fits_memory:
+            return "more memory than the limit"
+        if self.is_optional and plan.storage == "disk" and problem.request.storage == "auto":
+            return "scratch files would be needed"
+        if problem.best is not None and not self.is_better(plan, problem.best):
+            return "no gain"
+        return ""
 
     def request(self, problem: Problem) -> Request | None:
         """Return the request for blocks that may be cut into a GPU's tiles; None for others."""
@@ -221,18 +246,38 @@ class BlockStrategy(Strategy):
         return problem.best is None and self.suits(problem)
 
     def candidates(self, problem: Problem) -> Iterator[Plan]:
-        """Yield the best plan in these blocks."""
+        """Yield the best plan in these blocks, on CPU threads alone if only these have the memory.
+
+        Raises
+        ------
+        MemoryLimitError
+            If no plan meets the memory limit, with the changes that would make one possible.
+        """
         request = self.request(problem)
         machine = problem.machine
         try:
             plan = problem.search(request, machine)
         except MemoryLimitError as error:
-            if request.device == "hybrid":
-                machine = replace(machine, gpus=0)
-            changes = changes_that_fit(problem.spec, request, machine)
-            text = "".join([str(error), *(f", or {change}" for change in changes)])
-            raise MemoryLimitError(text) from None
+            cpu_plan = _plan_without_gpus(problem, request)
+            if cpu_plan is None:
+                if request.device == "hybrid":
+                    machine = replace(machine, gpus=0)
+                changes = changes_that_fit(problem.spec, request, machine)
+                text = "".join([str(error), *(f", or {change}" for change in changes)])
+                raise MemoryLimitError(text) from None
+            plan = cpu_plan
         yield plan
+
+
+def _plan_without_gpus(problem: Problem, request: Request) -> Plan | None:
+    """Return the plan for CPU threads alone, if the device is open; None if it does not fit."""
+    machine = problem.machine
+    if request.device != "auto" or machine.gpus == 0:
+        return None
+    try:
+        return problem.search(replace(request, device="cpu"), replace(machine, gpus=0))
+    except MemoryLimitError:
+        return None
 
 
 # --- blocks on GPUs -------------------------------------------------------------------------
@@ -249,6 +294,9 @@ WHOLE = 4
 
 class BlocksOnGpus(BlockStrategy):
     """Blocks where the data lives: a block for each GPU that holds a part of the input."""
+
+    name = "blocks on GPUs"
+    sentence = "a block for each GPU that holds data"
 
     def suits(self, problem: Problem) -> bool:
         """Return whether GPUs of this process hold the input."""
@@ -272,7 +320,12 @@ class BlocksOnGpus(BlockStrategy):
         scale = size / (count * block_size) if size else 1.0
         # Twice a block has to be less than the array, which one GPU may not hold.
         scale *= 1 - 2**-20
-        return replace(request, chunks=chunks, scale=scale, storage="memory")
+        return replace(
+            request,
+            chunks=chunks,
+            scale=scale,
+            storage="memory",
+        )
 
 
 def finer(chunks: tuple[Chunks, ...], blocks: int) -> tuple[Chunks, ...]:
@@ -315,6 +368,9 @@ def request_for_one_block(problem: Problem) -> Request:
 class OneBlockOnGpu(BlockStrategy):
     """One block on a GPU: an array whose cut axes would otherwise cross the bus twice."""
 
+    name = "one block"
+    sentence = "one block that a GPU has room for, so that data crosses the bus once"
+
     def suits(self, problem: Problem) -> bool:
         """Return whether the only GPU has the memory for the array, its result and more."""
         if problem.may_overwrite or not problem.crosses_bus or problem.machine.gpus > 1:
@@ -339,6 +395,10 @@ class OneBlockEach(Strategy):
     round would take.
     """
 
+    name = "blocks of whole transforms"
+    sentence = "blocks of whole transforms, which take less time than the tasks of a second round"
+    is_optional = True
+
     def applies(self, problem: Problem) -> bool:
         """Return whether no strategy has chosen blocks, and blocks may hold whole transforms."""
         if problem.best is not None or problem.keeps_blocks or problem.has_digits:
@@ -346,14 +406,12 @@ class OneBlockEach(Strategy):
         return problem.settings.whole_nbytes > 0
 
     def candidates(self, problem: Problem) -> Iterator[Plan]:
-        """Yield the plan in blocks that hold whole transforms, if it pays and fits."""
+        """Yield the plan in blocks that hold whole transforms, if it pays."""
         request = self._request(problem)
         if request is None:
             return
         with contextlib.suppress(PlanError):
-            plan = problem.search(request, problem.machine)
-            if problem.accepts(plan):
-                yield plan
+            yield problem.search(request, problem.machine)
 
     def _request(self, problem: Problem) -> Request | None:
         """Return the request for blocks that hold whole transforms; None if that does not pay."""
@@ -405,6 +463,9 @@ class RoomierBlocks(BlockStrategy):
     thousands of blocks.
     """
 
+    name = "larger blocks"
+    sentence = "larger blocks than the input's, of which padding would make very many"
+
     def suits(self, problem: Problem) -> bool:
         """Return whether padding would make very many blocks of the input's size."""
         spec = problem.spec
@@ -438,6 +499,10 @@ ROOMIER_BLOCKS = RoomierBlocks()
 class MergedBlocks(Strategy):
     """Merge tiny blocks: fewer shards and tasks, if the plan fits into the same memory."""
 
+    name = "merged blocks"
+    sentence = "tiny blocks of the input are merged"
+    is_optional = True
+
     def applies(self, problem: Problem) -> bool:
         """Return whether no strategy has chosen blocks, and the input has very many."""
         if problem.best is not None or problem.keeps_blocks:
@@ -445,7 +510,7 @@ class MergedBlocks(Strategy):
         return block_count(problem.request.chunks) > MANY
 
     def candidates(self, problem: Problem) -> Iterator[Plan]:
-        """Yield the plan in merged blocks, if it pays and fits."""
+        """Yield the plan in merged blocks, if it pays."""
         request = problem.request
         if ROOMIER_BLOCKS.suits(problem):
             request = ROOMIER_BLOCKS.request(problem)
@@ -457,9 +522,7 @@ class MergedBlocks(Strategy):
             outgoing = request.wanted
             if outgoing in (merged.wanted, plan.chunks):
                 outgoing = None  # nothing has to be cut
-            plan = with_merging(plan, request.chunks, outgoing)
-            if problem.accepts(plan):
-                yield plan
+            yield with_merging(plan, request.chunks, outgoing)
 
     def _request(self, problem: Problem, request: Request) -> Request | None:
         """Return a request with tiny blocks merged; None if that does not pay."""
@@ -472,17 +535,33 @@ class MergedBlocks(Strategy):
         if FEWER * after > before:
             return None
         saved_seconds = (before - after) * (task_seconds(machine) + machine.profile.shard)
-        if merge_seconds(machine, before, after, spec.nbytes) > saved_seconds:
+        if (
+            merge_seconds(
+                machine,
+                before,
+                after,
+                spec.nbytes,
+            )
+            > saved_seconds
+        ):
             return None
         wanted = request.wanted
         wanted_blocks = 0 if wanted is None else block_count(wanted)
         if wanted_blocks > MANY and spec.out_nbytes * FEWER <= wanted_blocks * nbytes:
             wanted = None  # small blocks are cut from larger ones
-        return replace(request, chunks=merged, wanted=wanted, stored=None)
+        return replace(
+            request,
+            chunks=merged,
+            wanted=wanted,
+            stored=None,
+        )
 
 
 class InputBlocks(BlockStrategy):
     """Blocks about as large as the input's."""
+
+    name = "the input's blocks"
+    sentence = "blocks like the input's"
 
     def suits(self, problem: Problem) -> bool:
         """Return True: every array has chunks."""
@@ -508,6 +587,10 @@ class BlocksAsTiles(Strategy):
     memory. The chunks of the result are like the input's.
     """
 
+    name = "blocks like a GPU's tiles"
+    sentence = "blocks like a GPU's tiles, whose rows are wide"
+    is_optional = True
+
     def applies(self, problem: Problem) -> bool:
         """Return whether GPUs cut an array whose blocks no strategy has made whole or merged."""
         strategy = problem.strategy
@@ -518,7 +601,7 @@ class BlocksAsTiles(Strategy):
         return problem.crosses_bus
 
     def candidates(self, problem: Problem) -> Iterator[Plan]:
-        """Yield the plan in such blocks, if the base's are not like them and it fits."""
+        """Yield the plan in such blocks, if the base's are not like them."""
         assert problem.strategy is not None
         request = problem.strategy.request(problem)
         assert request is not None
@@ -534,9 +617,7 @@ class BlocksAsTiles(Strategy):
             storage="memory",
         )
         with contextlib.suppress(PlanError):
-            plan = problem.search(request, problem.machine)
-            if problem.accepts(plan):
-                yield plan
+            yield problem.search(request, problem.machine)
 
     def _nbytes(self, problem: Problem, block_nbytes: int) -> float | None:
         """Return the bytes of a block between rounds; None for blocks as they are."""
@@ -574,6 +655,9 @@ class SharedByCpuAndGpu(Strategy):
     into one crosses the bus once.
     """
 
+    name = "rounds on GPUs alone"
+    sentence = "GPUs alone are faster than with CPU threads"
+
     def applies(self, problem: Problem) -> bool:
         """Return whether GPUs do all rounds of a plan that might have shared them."""
         best = problem.best
@@ -587,6 +671,8 @@ class SharedByCpuAndGpu(Strategy):
             machine=problem.gpu_machine,
             best=None,
             strategy=None,
+            sentences=(),
+            refusals=(),
         )
         plan = choose_plan(gpus_alone)
         yield replace(plan, shares=(1.0,) * len(plan.rounds))
@@ -597,6 +683,10 @@ class SharedByCpuAndGpu(Strategy):
 
 class PipelineByHand(Strategy):
     """Buffers, tiles and streams of GPUs as set by hand."""
+
+    name = "settings by hand"
+    sentence = "pipelines of GPUs as set by hand"
+    is_step = True
 
     def applies(self, problem: Problem) -> bool:
         """Return whether GPUs take part, and a setting is set."""
@@ -616,6 +706,10 @@ class PipelineByHand(Strategy):
 class Overwriting(Strategy):
     """A plan that may destroy its source blocks, with the memory that it then needs."""
 
+    name = "overwriting"
+    sentence = "results replace the input if that saves memory"
+    is_step = True
+
     def applies(self, problem: Problem) -> bool:
         """Return whether the caller allows it."""
         best = problem.best
@@ -629,6 +723,10 @@ class Overwriting(Strategy):
 
 class InsideInput(Strategy):
     """Rounds on GPUs inside the blocks of the input, if these are cut for it."""
+
+    name = "rounds inside the input"
+    sentence = "rounds write into the blocks of the input"
+    is_step = True
 
     def applies(self, problem: Problem) -> bool:
         """Return whether GPUs do rounds of a plan in memory that may overwrite its input."""
@@ -676,10 +774,28 @@ def choose_plan(problem: Problem) -> Plan:
         if not strategy.applies(problem):
             continue
         for plan in strategy.candidates(problem):
-            if problem.best is None or strategy.is_better(plan, problem.best):
-                problem = replace(problem, best=plan, strategy=strategy)
+            refusal = strategy.refusal(plan, problem)
+            if refusal:
+                refusals = (*problem.refusals, f"not {strategy.name}: {refusal}")
+                problem = replace(problem, refusals=refusals)
+                continue
+            sentences = (*problem.sentences, strategy.sentence)
+            if not strategy.is_step:
+                sentences = (strategy.sentence,)
+            problem = replace(
+                problem,
+                best=plan,
+                strategy=strategy,
+                sentences=sentences,
+            )
     assert problem.best is not None  # the input's blocks have a plan, or raise an error
-    return problem.best
+    return _with_verdicts(problem.best, (*problem.sentences, *problem.refusals))
+
+
+@lru_cache(maxsize=128)  # a plan of an earlier call has its stages and its text
+def _with_verdicts(plan: Plan, verdicts: tuple[str, ...]) -> Plan:
+    """Return a plan with the verdicts of strategies in its reason."""
+    return replace(plan, reason="; ".join([plan.reason, *verdicts]))
 
 
 def find_plan_by_model(
@@ -710,7 +826,12 @@ def find_plan_by_model(
             settings.cpu_share,
         )
     if has_slabs is not None:
-        plan = _plan_that_fits_inside(spec, request, machine, has_slabs)
+        plan = _plan_that_fits_inside(
+            spec,
+            request,
+            machine,
+            has_slabs,
+        )
         if plan is not None:
             return plan
     return find_cached_plan(spec, request, machine)

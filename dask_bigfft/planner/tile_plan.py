@@ -179,7 +179,12 @@ class TileLimits:
         if settings.passes is None:
             return limits
         least = min(self.least, LEAST_TILE)
-        return replace(limits, pieces=settings.passes, least=least, finer=(1,))
+        return replace(
+            limits,
+            pieces=settings.passes,
+            least=least,
+            finer=(1,),
+        )
 
     def staged(self, nbytes: int, settings: DeviceSettings) -> "TileLimits":
         """Return the limits of a block that travels through staging buffers.

@@ -118,7 +118,12 @@ def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
         GPUs of each process, at least one, if the plan's machine has fewer.
     """
     machine = replace(plan.machine, gpus=max(1, gpus, plan.machine.gpus))
-    model = Model(machine, plan.kernel, plan.spec.work_dtype.name, plan.storage)
+    model = Model(
+        machine,
+        plan.kernel,
+        plan.spec.work_dtype.name,
+        plan.storage,
+    )
     return tuple(_sharing(plan, model, number) for number in range(len(plan.rounds)))
 
 
@@ -226,7 +231,13 @@ def divided(
             sharing = replace(sharing, divides=False)
         share = sharing.share(least, cpu_share)
         shares.append(share)
-        rounds[number] = _shared_forecast(plan, number, sharing, share, cpu_share)
+        rounds[number] = _shared_forecast(
+            plan,
+            number,
+            sharing,
+            share,
+            cpu_share,
+        )
         if 0 < share < 1:
             most_beside = max(most_beside, sharing.beside)
     start = plan.machine.profile.start
@@ -318,7 +329,12 @@ def decided(
     cpu_share : float, optional
         The CPU's share of the rows of each block, set by hand.
     """
-    shared_plan = divided(find_plan(spec, request, machine), gpus, least, cpu_share)
+    shared_plan = divided(
+        find_plan(spec, request, machine),
+        gpus,
+        least,
+        cpu_share,
+    )
     if least == 0 or cpu_share is not None:
         return shared_plan
     cpu_plan = find_plan(spec, replace(request, device="cpu"), machine)

@@ -13,7 +13,7 @@ after it, so that no block waits for its neighbour::
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,7 +34,7 @@ HALF_TILE_COPIES = {1: 2.25, 2: 3.25}
 WINDOW_COPIES = 3
 
 #: Complex lines of an FFT's length in a thread, and cached in the process, as in
-#: `planner.memory` for SciPy: without and with large prime factors.
+#: `planner.library_memory` for SciPy: without and with large prime factors.
 FFT_LINES = {False: (2, 1), True: (8, 6)}
 
 #: Sums that dask adds at a time.
@@ -233,6 +233,17 @@ class SegmentPlan:
         peak = self.expected.peak_host
         if limit is None or peak <= limit:
             return
+        frequencies = self.nperseg if self.frequencies == self.nfft else self.nperseg // 2 + 1
+        without_padding = replace(self, nfft=self.nperseg, frequencies=frequencies)
+        if without_padding.expected.peak_host <= limit:
+            text = f"a smaller one, or a memory_limit of at least {enough_bytes(peak)} per process "
+            text += f"(it is {human_bytes(limit)})"
+            raise_invalid(
+                "nfft",
+                self.nfft,
+                text,
+                kind=MemoryLimitError,
+            )
         text = f"at least {enough_bytes(peak)} per process for {self.function} of these chunks "
         text += f"with {self.machine.threads} threads, or smaller chunks, or fewer threads"
         raise_invalid(

@@ -124,6 +124,29 @@ class Way:
             return True
         return not (self.reads_in_place or self.fills_result or self.writing_fft != "none")
 
+    def copied_nbytes(
+        self,
+        nbytes: int,
+        result_nbytes: int,
+        is_repeated: bool = False,
+    ) -> int:
+        """Return the bytes of copies of a block in one tile, beside the block and its result.
+
+        Parameters
+        ----------
+        nbytes, result_nbytes : int
+            Bytes of the block before and after.
+        is_repeated : bool
+            True if the block is transformed twice, and both results are compared.
+        """
+        gathered = nbytes if self.is_copied and not self.fills_result else 0
+        # An FFT of real values has a result of its own, others work in place.
+        has_own_result = self.is_stored and (self.has_windows or not self.memory.keeps_form)
+        computed = result_nbytes if has_own_result else 0
+        if is_repeated:
+            return gathered + computed + (computed or gathered)
+        return gathered + computed
+
 
 def block_tiling(
     program: Program,

@@ -9,7 +9,7 @@ from support import ROOT, python
 
 import dask_bigfft
 from dask_bigfft.kernels.libraries import usable
-from dask_bigfft.planner.memory import library_bytes
+from dask_bigfft.planner.library_memory import library_bytes
 
 #: Of small blocks of memory that an allocator keeps.
 SPARE = 2 * 2**20

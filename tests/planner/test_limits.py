@@ -2,6 +2,7 @@
 
 import ast
 import re
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from dask_bigfft.errors import MemoryLimitError, PlanError
 from dask_bigfft.planner import search
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.request import Machine, Request
+from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
 
 #: Shape, chunks, dtype and transform of arrays of a few megabytes.
@@ -156,3 +158,23 @@ def test_a_limit_that_lacks_its_unit_is_told_so(limit: float, unit: str) -> None
     with pytest.raises(MemoryLimitError) as error:
         dask_bigfft.fft.fft(x, memory_limit="90 KiB")
     assert "unit" not in str(error.value)
+
+
+def test_an_open_device_needs_no_more_memory_than_the_cpu() -> None:
+    """CPU threads work on blocks without copies that GPUs need in host memory."""
+    x = da.zeros((4096,), chunks=256, dtype="c8")
+    with dask.config.set({"bigfft.exchange.carrier": "shared"}):
+        peak = dask_bigfft.plan(x, "fft", device="cpu").expected.peak_host
+        with simulated_devices(1):
+            plan = dask_bigfft.plan(x, "fft", device="auto", memory_limit=peak)
+    assert plan.expected.peak_host <= peak
+
+
+def test_a_huge_grid_is_refused_in_seconds() -> None:
+    """Membership in the cuts of a million chunks, and sizes with more blocks, took minutes."""
+    chunks = da.core.normalize_chunks(1 << 7, (1 << 17, 1 << 17))
+    x = da.Array({}, "x", chunks, dtype="c8")
+    started = time.process_time()
+    with pytest.raises(MemoryLimitError, match="memory_limit"):
+        dask_bigfft.plan(x, "fftn", memory_limit="64 KiB")
+    assert time.process_time() - started < 20

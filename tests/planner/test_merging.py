@@ -1,5 +1,7 @@
 """Very many tiny blocks: few shards and tasks, the documented chunks, and NumPy's numbers."""
 
+from dataclasses import replace
+
 import dask
 import dask.array as da
 import numpy as np
@@ -65,7 +67,8 @@ def test_blocks_that_stay_as_they_are(shape: tuple, chunks: object, options: dic
     x = da.zeros(shape, chunks=chunks, dtype="c16")
     plan = dask_bigfft.plan(x, "fft", **options)
     with dask.config.set(NEVER):
-        assert plan == dask_bigfft.plan(x, "fft", **options)
+        unmerged = dask_bigfft.plan(x, "fft", **options)
+    assert replace(plan, reason="") == replace(unmerged, reason="")
     assert plan.incoming is None
 
 

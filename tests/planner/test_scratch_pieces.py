@@ -183,7 +183,8 @@ def test_small_arrays_keep_their_blocks() -> None:
         assert plan.chunks == x.chunks
         assert plan.incoming is None
         with dask.config.set(AS_THEY_COME):
-            assert dask_bigfft.plan(x, "fft") == replace(plan, reason=plan.reason.split(";")[0])
+            unchanged = dask_bigfft.plan(x, "fft")
+    assert replace(unchanged, reason="") == replace(plan, reason="")
 
 
 def test_what_is_written_is_counted(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:

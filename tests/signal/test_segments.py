@@ -90,3 +90,9 @@ def test_blocks_are_only_read():
     for average in ("mean", "median"):
         signal.csd(lazy, lazy + 1, nperseg=40, average=average)[1].compute()
         signal.welch(lazy, nperseg=40, detrend=False, window="boxcar", average=average)[1].compute()
+
+
+def test_an_fft_length_that_is_too_large_is_named():
+    x = da.ones(2**16, chunks=2**13)
+    with pytest.raises(MemoryLimitError, match="`nfft`=2147483648"):
+        signal.welch(x, nfft=2**31, memory_limit="1 GiB")

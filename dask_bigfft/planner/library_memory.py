@@ -1,0 +1,210 @@
+"""Memory of FFT libraries, beside the arrays that they transform.
+
+A library copies lines of a transform before it works on them, several at a time where the vector
+registers of a core hold several values (*lanes*), and it caches roots of unity for each length.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dask_bigfft.transforms.factors import factorize
+from dask_bigfft.transforms.layout import LONG_BYTES
+from dask_bigfft.transforms.rounds import Round
+from dask_bigfft.transforms.steps import Step
+
+
+@dataclass(frozen=True)
+class CopiedLines:
+    """Lines that a library copies in a call, as complex numbers.
+
+    Parameters
+    ----------
+    least : int
+        Lines of any call.
+    per_lane : int
+        Lines for each value of a vector register of 16 bytes.
+    """
+
+    least: int
+    per_lane: int
+
+
+@dataclass(frozen=True)
+class LibraryMemory:
+    """Memory of an FFT library.
+
+    Parameters
+    ----------
+    rows, columns : CopiedLines
+        Copies of complex lines that are contiguous, and of strided ones.
+    real : CopiedLines
+        Copies of real lines.
+    large_prime : CopiedLines
+        Copies of lines whose length has a large prime factor.
+    cached, cached_large_prime : int
+        Roots that are cached for a length in the process, in lengths; for lengths with a large
+        prime factor.
+    """
+
+    rows: CopiedLines
+    columns: CopiedLines
+    real: CopiedLines
+    large_prime: CopiedLines
+    cached: int
+    cached_large_prime: int
+
+
+#: Measured memory of each library.
+LIBRARIES = {
+    "scipy": LibraryMemory(
+        rows=CopiedLines(0, 4),
+        columns=CopiedLines(0, 4),
+        real=CopiedLines(0, 2),
+        large_prime=CopiedLines(0, 8),
+        cached=1,
+        cached_large_prime=6,
+    ),
+    "ducc0": LibraryMemory(
+        rows=CopiedLines(1, 0),
+        columns=CopiedLines(1, 4),
+        real=CopiedLines(0, 8),
+        large_prime=CopiedLines(6, 4),
+        cached=0,
+        cached_large_prime=0,
+    ),
+    "mkl_fft": LibraryMemory(
+        rows=CopiedLines(2, 0),
+        columns=CopiedLines(10, 0),
+        real=CopiedLines(10, 0),
+        large_prime=CopiedLines(16, 0),
+        cached=0,
+        cached_large_prime=0,
+    ),
+    "pyfftw": LibraryMemory(
+        rows=CopiedLines(1, 0),
+        columns=CopiedLines(1, 0),
+        real=CopiedLines(1, 0),
+        large_prime=CopiedLines(6, 0),
+        cached=1,
+        cached_large_prime=1,
+    ),
+}
+
+#: Memory of a library that was not measured: the most that another one takes.
+UNKNOWN = LibraryMemory(
+    rows=CopiedLines(2, 4),
+    columns=CopiedLines(10, 4),
+    real=CopiedLines(10, 8),
+    large_prime=CopiedLines(16, 8),
+    cached=1,
+    cached_large_prime=6,
+)
+
+
+def has_large_prime(n: int) -> bool:
+    """Return whether libraries may transform a length as a convolution.
+
+    >>> has_large_prime(2**20), has_large_prime(999983)
+    (False, True)
+    """
+    return max(factorize(n), default=1) ** 2 > n > 64
+
+
+def library_bytes(
+    kernel: str,
+    rounds: Iterable[Round],
+    itemsize: int,
+    threads: int = 1,
+) -> int:
+    """Return the bytes of an FFT library: copies of lines in each thread, and cached roots.
+
+    Parameters
+    ----------
+    kernel : str
+        Name of the library.
+    rounds : iterable of Round
+        Rounds of the plan.
+    itemsize : int
+        Bytes of a complex number.
+    threads : int
+        Tasks at a time. With fewer blocks each block uses several threads of the library.
+    """
+    library = LIBRARIES.get(kernel, UNKNOWN)
+    copied_values = 0.0  # of the step that copies most
+    cached_values: dict[tuple[int, bool], float] = {}
+    for round_ in rounds:
+        for step in round_.steps:
+            calls = threads
+            if _line_count(round_, step) == 1:  # which no two threads share
+                calls = min(threads, round_.target.blocks)
+            lines = _copied_lines(
+                library,
+                round_,
+                step,
+                itemsize,
+                threads,
+            )
+            copied_values = max(copied_values, calls * step.length * lines)
+            is_real = step.kind != "c2c"
+            cached_values[step.length, is_real] = step.length * _cached_lines(library, step)
+    return math.ceil((copied_values + sum(cached_values.values())) * itemsize)
+
+
+def _cached_lines(library: LibraryMemory, step: Step) -> float:
+    """Return the roots that a library caches for a step, in lengths of the step."""
+    if has_large_prime(step.length):
+        return library.cached_large_prime
+    return library.cached if step.kind == "c2c" else library.cached / 2
+
+
+def _line_count(round_: Round, step: Step) -> int:
+    """Return the number of lines of a block that a step transforms."""
+    shape = round_.source.full_shape
+    dim = round_.dim(step)
+    return math.prod(shape[:dim]) * math.prod(shape[dim + 1 :])
+
+
+def _copied_lines(
+    library: LibraryMemory,
+    round_: Round,
+    step: Step,
+    itemsize: int,
+    threads: int,
+) -> int:
+    """Return the complex lines that a call for a step copies in one thread of the library."""
+    lanes = max(1, 16 // itemsize)
+    if has_large_prime(step.length):
+        copies = library.large_prime
+        return copies.least + copies.per_lane * lanes
+    copies = _copies_of(
+        library,
+        round_,
+        step,
+        itemsize,
+        threads,
+    )
+    lines = copies.least + copies.per_lane * lanes
+    count = _line_count(round_, step)
+    if count == 1:
+        return min(lines, 1)
+    return min(lines, 2) if count < 2 * lanes else lines
+
+
+def _copies_of(
+    library: LibraryMemory,
+    round_: Round,
+    step: Step,
+    itemsize: int,
+    threads: int,
+) -> CopiedLines:
+    """Return the copies of a step whose length has no large prime factor."""
+    if step.kind != "c2c":
+        return library.real
+    is_contiguous = math.prod(round_.source.full_shape[round_.dim(step) + 1 :]) <= 1
+    if not is_contiguous:
+        return library.columns
+    is_long = step.length * itemsize >= LONG_BYTES
+    if is_long and round_.target.blocks >= threads:  # long lines are copied one by one
+        return CopiedLines(max(library.rows.least, 1), 0)
+    return library.rows

@@ -73,6 +73,21 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
             )
         },
     ),
+    "operators": (
+        "Filters of periodic arrays in memory",
+        "One plan with the product inside, two plans with the product in blocks between them, and "
+        "scipy.fft by hand with all threads. Each result is compared with sums of neighbours. "
+        "Ratios are those of neighbouring runs; above 1 one plan is faster.",
+        {
+            "filters": (
+                "Filters",
+                "name=array, library | one plan.first=first call, s | one plan.warm=one plan, s | "
+                "two plans.warm=two plans, s | scipy, memory kept.warm=scipy, s | "
+                "two plans / one plan | scipy, memory kept / one plan | "
+                "one plan.peak_gib=peak, GiB",
+            )
+        },
+    ),
     "bands": (
         "A band of a spectrum, from Zarr to Zarr",
         "An eighth of the frequencies of each axis. The floor is the larger one of two times: that "
@@ -198,6 +213,12 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
                 "Memory of the GPU, and of the host beside the data",
                 "name=transform | budget_gib=allowed, GiB | used_gib=used, GiB | "
                 "host_mib=host, MiB | forecast_mib=forecast, MiB",
+            ),
+            "filters": (
+                "Filters of 4 GiB in host memory: forward, product and inverse",
+                "name=array, memory of the GPU | rounds | crossings | one plan=one plan, s | "
+                "two plans=two plans, s | gain=two plans / one plan | floor=the bus, s | "
+                "of_floor=of the bus",
             ),
             "hybrid": (
                 "CPU threads and the GPU together",

@@ -264,7 +264,10 @@ def segmented_view(
     block: Block,
     partial: bool,
 ) -> SegmentedView | None:
-    """Return a target block as boxes of digits in its sources; None if it is not made of digits.
+    """Return a target block as boxes of digits in its sources, or None.
+
+    It is None if the block is not made of digits, has no elements or more than `MOST_SHARDS`
+    shards, or begins with values that have to be conjugated.
 
     Parameters
     ----------

@@ -169,7 +169,7 @@ def _works_in_place(tiles: BlockTiles, number: int, before: Array | SegmentedVie
 def readable(
     tiles: BlockTiles, segmented: SegmentedView, limits: TileLimits
 ) -> SegmentedView | None:
-    """Return a composite in the digits of the first pass; None if a gather is needed or faster."""
+    """Return the view of shards in digits of the first pass; None if a gather is needed or faster."""
     first_pass = tiles.plan.passes[0]
     if segmented.dtype.str != tiles.job.source:
         return None

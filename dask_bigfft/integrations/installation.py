@@ -43,10 +43,12 @@ def _routed(ours: Callable[..., Any], dasks: Callable[..., Any]) -> Callable[...
 
     @functools.wraps(ours)
     def function(*args: Any, **kwargs: Any) -> Any:
-        if not args:
-            return chosen(kwargs.get(first))(**kwargs)
-        x = _inside(args[0])
-        return chosen(x)(x, *args[1:], **kwargs)
+        if args:
+            x = _inside(args[0])
+            return chosen(x)(x, *args[1:], **kwargs)
+        if first in kwargs:
+            kwargs[first] = _inside(kwargs[first])
+        return chosen(kwargs.get(first))(**kwargs)
 
     return function
 

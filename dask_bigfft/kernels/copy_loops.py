@@ -204,7 +204,10 @@ def _four(  # type: ignore[no-untyped-def]
     tn,
     conjugate,
 ):
-    """Transpose 4 x 4 values: the source is dense one way, the target the other."""
+    """Transpose 4 x 4 values: the source is dense one way, the target the other.
+
+    They are conjugated unless `conjugate` is None.
+    """
     for k in range(4):
         at = s + np.uintp(k) * sn
         a = source[at]

@@ -254,7 +254,10 @@ def _apply(tile: Array, bound: BoundFactor) -> None:
 
 
 def _room(tile: Array, call: Call, out: Array) -> Array | None:
-    """Return `out` if it has the shape and dtype of a call's result, else None."""
+    """Return `out` if it has the shape and dtype of a call's result, else None.
+
+    For complex FFTs the caller has made it alike to the tile.
+    """
     if call.kind == "c2c":
         return out
     dim = call.dims[-1]

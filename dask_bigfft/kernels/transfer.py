@@ -13,7 +13,6 @@ from typing import Protocol
 import numpy as np
 
 from dask_bigfft.arrays import Array
-from dask_bigfft.errors import KernelError
 from dask_bigfft.kernels.indices import index_table, place_of_index
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.tiles.program import Transfer
@@ -100,13 +99,11 @@ class BoundTransfer:
         return replace(self, lows=tuple(lows))
 
     def apply(self, tile: Array, size: int = TRANSFER_SIZE) -> TileTransfer:
-        """Multiply a contiguous tile in place by the transfer function, `size` values at a time.
+        """Multiply a tile in place by the transfer function, `size` values at a time.
 
         The tile may be on a GPU, where the function is then evaluated. What is returned tells
         whether its values were finite.
         """
-        if not tile.flags.c_contiguous:  # a reshaped copy would be multiplied
-            raise KernelError("a tile has to be contiguous")
         first_dims = self.operation.first_dims
         shape_by_axis = [tile.shape[a:b] for a, b in itertools.pairwise(first_dims)]
         spectrum = tile.reshape([math.prod(shape) for shape in shape_by_axis])
@@ -120,6 +117,8 @@ class BoundTransfer:
             _multiply(spectrum[part], tile_transfer.values(part))
         for part, product in replaced:
             spectrum[part] = product
+        if not tile.flags.c_contiguous and not np.may_share_memory(spectrum, tile):
+            tile[...] = spectrum.reshape(tile.shape)
         return tile_transfer
 
     def _axes(self, tile: Array) -> dict[int, AxisOnTile]:

@@ -712,7 +712,9 @@ def after_points(
     divisor: Divisor,
     block_id: Index,
 ) -> Array:
-    """Return the FFT's output times factors, before the arrangement of the result.
+    """Return the FFT's output times factors, as real values before they are put into order.
+
+    Where two values were in a complex one (`plan.pairs_out`), the axis is twice as long.
 
     Parameters
     ----------

@@ -190,12 +190,30 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
 # --- measuring ------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _ConstantOnTile:
+    """Transfer function 1 on a tile; `like` is an array on its device."""
+
+    like: Any
+
+    def values(self, part: tuple[slice, ...]) -> Any:
+        """Return a value for each axis."""
+        return np.ones((1,) * len(part), like=self.like)
+
+    def replaced(self) -> Iterator[Any]:
+        """Return an empty iterator."""
+        return iter(())
+
+    def require_finite(self) -> None:
+        """Return: 1 is finite."""
+
+
 class _Constant:
     """Transfer function 1, for operators that are timed."""
 
-    def values(self, indices: Mapping[int, Any]) -> Any:
-        """Return the values at some frequencies."""
-        return np.ones(np.broadcast_shapes(*(index.shape for index in indices.values())))
+    def on_tile(self, axes: Mapping[int, Any], like: Any) -> _ConstantOnTile:
+        """Return the function on a tile."""
+        return _ConstantOnTile(like)
 
 
 def timer_for(plan: Plan) -> Timer:

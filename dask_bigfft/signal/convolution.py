@@ -339,6 +339,8 @@ def fftconvolve(
     -------
     dask.array.Array
         Lazy; of single precision where both inputs are, else of double (or long double) precision.
+        Where one input has length 1 along all axes, it is their product in their common dtype, as
+        in SciPy.
 
     Raises
     ------

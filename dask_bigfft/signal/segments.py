@@ -417,6 +417,7 @@ def csd(
         Of one shape and any chunking.
     fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis
         See `scipy.signal.csd`. A function `detrend` gets segments along its argument's last axis.
+        `nperseg` must not exceed the length of the axis, where SciPy warns and takes the length.
     average : {"mean", "median"}
         Average over segments. A median is less sensitive to outliers, but needs an exchange of the
         spectra of all segments.

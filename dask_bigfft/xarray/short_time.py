@@ -50,7 +50,7 @@ def _moved(
     every: int,
     count: int,
 ) -> Samples:
-    """Return `count` positions, the first one some samples after those there are.
+    """Return `count` positions, the first one some samples after the first sample.
 
     Parameters
     ----------

@@ -32,6 +32,10 @@ PROGRAMS = {
     ),
     "out_of_core": ("--only 3d --repeat 1 --kernels scipy", 1),
     "bands": ("--only 3d --repeat 1 --kernels scipy", 1),
+    "operators": (
+        ["--only", "slabs*", "--repeat", "1", "--processes", "1", "--kernels", "scipy"],
+        1,
+    ),
     "limited": (["--only", "one axis, 64 MiB", "--repeat", "1"], 1),
     "clusters": (["--only", "first: 4096 blocks", "--repeat", "1"], 1),
     "guard": (f"--before {core.ROOT} --rows tall-8192*x16 --pairs 1 --repeat 1 --kernels scipy", 1),

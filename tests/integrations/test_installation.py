@@ -99,6 +99,7 @@ def test_what_only_dasks_functions_take_still_goes_there():
         spectrum = np.fft.fft(axis=1, a=masked)
         np.testing.assert_allclose(spectrum.compute(), np.fft.fft(masked.compute()))
         np.testing.assert_allclose(da.fft.fft(X), np.fft.fft(X))
+        np.testing.assert_allclose(da.fft.fft(a=X), np.fft.fft(X))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ PROGRAMS = {
     "guard": "two source trees in alternating pairs of processes",
     "memory": "data in memory, against other FFT libraries",
     "small": "small calls, against dask.array",
+    "first_calls": "first calls of fresh processes, against scipy.fft and dask.array",
     "out_of_core": "arrays larger than memory, against a plain copy",
     "bands": "a band of a spectrum, against reading and the first round",
     "limited": "time and peak memory against size, in 1 GiB, against dask.array",

@@ -59,6 +59,21 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
         }
         | {"start": ("Processes", "name=what | ours=ours, s | dask=`import dask.array`, s")},
     ),
+    "first_calls": (
+        "First calls",
+        "In fresh processes, from NumPy to NumPy, in single precision; time includes the exit of "
+        "the process, but no imports. Before each process another one touches as much memory. "
+        "Empty cache: no loop of ours is compiled yet. Medians.",
+        {
+            "first": (
+                "First calls",
+                "name=input | first.scipy=ours, SciPy's kernel, s | first.ducc0=ours, ducc0, s | "
+                "first.scipy, empty cache=ours, SciPy's kernel, empty cache, s | "
+                "first.scipy.fft=`scipy.fft`, s | first.da.fft=`da.fft`, s | n=processes",
+            ),
+            "import": ("Imports", "name=module | seconds=s"),
+        },
+    ),
     "out_of_core": (
         "Larger than memory, from Zarr to Zarr",
         "In a memory cgroup around everything; each run is the first of its process. A plain copy "

@@ -22,6 +22,10 @@ PROGRAMS = {
         "--peers scipy --memory kept",
         2,
     ),
+    "first_calls": (
+        ["--only", "1 MiB, 3D, real", "1 MiB, 1D, complex", "--repeat", "1", "--kernels", "scipy"],
+        2,
+    ),
     "small": ("--only *(1000,)* help --repeat 2 --processes 1", 3),
     "convolution": (["--only", "taps: oaconvolve", "--repeat", "1", "--processes", "1"], 1),
     "verification": ("--only 3d --repeat 1 --kernels scipy", 1),

@@ -1,0 +1,201 @@
+"""First calls of fresh processes, from NumPy to NumPy: ours against `scipy.fft` and `da.fft`.
+
+Contestants take turns. Each process makes one call, and its time includes the exit of the process,
+but neither imports, which have rows of their own, nor the check of the result. Before each process
+another one touches as much memory, because in a virtual machine the first touch of memory that the
+host does not back yet is 30 times slower than any later one. With an empty cache no loop of ours
+is compiled yet. A result is checked by its energy and by two of its frequencies.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from benchmarks import core
+
+#: Sizes of inputs in MiB.
+SIZES = (1, 64, 256, 512, 1024)
+
+#: Function by the character of its row: of real and of complex input.
+FUNCTIONS = {"real": "rfftn", "complex": "fftn"}
+
+#: Memory that is touched before each process, in units of the input.
+TOUCHED = 8
+
+#: Largest relative error of single precision.
+TOLERANCE = 1e-4
+
+EMPTY = ", empty cache"
+
+#: Modules whose imports are compared.
+IMPORTS = ("dask.array", "dask_bigfft.fft")
+
+
+def shape_of(mib: float, ndim: int, itemsize: int) -> tuple[int, ...]:
+    """Return the shape of an input, whose axes are as equal as powers of two can be.
+
+    >>> shape_of(64, 3, 4)
+    (256, 256, 256)
+    """
+    bits = int(mib * 2**20 / itemsize).bit_length() - 1
+    return tuple(1 << (bits + axis) // ndim for axis in range(ndim))
+
+
+def touch(nbytes: int) -> dict[str, Any]:
+    """Write to as much memory."""
+    np.empty(nbytes, np.uint8).fill(1)
+    return {}
+
+
+def input_of(shape: tuple[int, ...], kind: str) -> np.ndarray:
+    """Return random numbers in single precision."""
+    dtype = np.dtype("f4" if kind == "real" else "c8")
+    values = np.empty(shape, dtype)
+    parts = values.view("f4").reshape(-1)
+    np.random.default_rng(1).random(out=parts, dtype=np.float32)
+    parts -= 0.5
+    return values
+
+
+def first_call(
+    contestant: str,
+    kind: str,
+    shape: Sequence[int],
+    threads: int,
+    cache: str,
+) -> dict[str, Any]:
+    """Return the time of the first call of this process, and when the process began to exit."""
+    if cache:
+        os.environ["NUMBA_CACHE_DIR"] = cache
+    x = input_of(tuple(shape), kind)
+    name = FUNCTIONS[kind]
+    library = contestant.removesuffix(EMPTY)
+    if library == "scipy.fft":
+        import scipy.fft
+
+        started = time.monotonic()
+        y = getattr(scipy.fft, name)(x, workers=threads)
+    else:
+        import dask.array as da
+
+        from dask_bigfft import fft
+
+        started = time.monotonic()
+        if library == "da.fft":
+            lazy = getattr(da.fft, name)(da.from_array(x, chunks=-1, name=False))
+        else:
+            lazy = getattr(fft, name)(da.from_array(x, name=False), kernel=library)
+        y = lazy.compute(scheduler="threads", num_workers=threads)
+    seconds = time.monotonic() - started
+    error = error_of(x, y)
+    return {"seconds": seconds, "samples": error, "exits": time.monotonic()}
+
+
+def error_of(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the largest relative error of the energy and of two frequencies of a spectrum."""
+    energy = squares(x)
+    spectrum = squares(y)
+    if x.dtype.kind == "f":  # the other half, but for the first and perhaps the last frequency
+        n = x.shape[-1]
+        spectrum = 2 * spectrum - squares(y[..., 0])
+        if n % 2 == 0:
+            spectrum -= squares(y[..., -1])
+    errors = [abs(spectrum / x.size - energy) / energy]
+    for part in (3, 5):
+        place = tuple(n // part for n in y.shape)
+        errors.append(abs(y[place] - frequency(x, place)) / np.sqrt(energy))
+    return float(max(errors))
+
+
+def squares(values: np.ndarray) -> float:
+    """Return the sum of squared magnitudes, in double precision, row by row."""
+    rows = values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1 << 10)
+    return float(sum(np.vdot(row, row).real for row in rows))
+
+
+def frequency(x: np.ndarray, place: Sequence[int]) -> complex:
+    """Return one value of the spectrum of an array, from its definition, in double precision."""
+    total = x
+    for k in reversed(place):
+        n = total.shape[-1]
+        phases = np.exp(-2j * np.pi * (k * np.arange(n) % n) / n)
+        total = np.array([row @ phases for row in total]) if total.ndim > 1 else total @ phases
+    return complex(total)
+
+
+def imported(module: str) -> dict[str, Any]:
+    """Return the seconds of an import."""
+    started = time.monotonic()
+    __import__(module)
+    return {"seconds": time.monotonic() - started}
+
+
+def run(contestant: str, row: tuple[str, tuple[int, ...]], threads: int) -> dict[str, Any]:
+    """Return what a new process of a contestant says, with the time of its exit."""
+    kind, shape = row
+    nbytes = int(np.prod(shape)) * (4 if kind == "real" else 8)
+    core.call(touch, TOUCHED * nbytes)
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        cache = folder if contestant.endswith(EMPTY) else ""
+        answer = core.call(
+            first_call,
+            contestant,
+            kind,
+            shape,
+            threads,
+            cache,
+        )
+        ended = time.monotonic()
+    if "seconds" in answer:
+        answer["seconds"] += ended - answer["exits"]
+    return answer
+
+
+def row_of(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Return the medians by contestant, and those of ours above the medians of the others."""
+    for contestant, answers in runs.items():
+        for answer in answers:
+            if "error" in answer:
+                return {"failed": f"{contestant}: {answer['error']}"}
+    first = {
+        contestant: core.median([answer["seconds"] for answer in answers])
+        for contestant, answers in runs.items()
+    }
+    error = max(answer["samples"] for answers in runs.values() for answer in answers)
+    return {
+        "first": first,
+        "n": len(runs["scipy.fft"]),
+        "error": error,
+        "ok": error < TOLERANCE,
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    args = core.arguments("first_calls", __doc__, repeat=9).parse_args(argv)
+    results = core.Results(args, "first_calls")
+    rows = {}
+    for mib in SIZES:
+        for ndim in (1, 2, 3):
+            for kind in FUNCTIONS:
+                itemsize = 4 if kind == "real" else 8
+                shape = shape_of(max(mib * args.scale, 1 / 64), ndim, itemsize)
+                rows[f"{mib} MiB, {ndim}D, {kind}"] = (kind, shape)
+    chosen = core.chosen([*rows, *IMPORTS], args.only)
+    names = [name for name in chosen if name in rows]
+    contestants = [*args.kernels, f"{args.kernels[0]}{EMPTY}", "scipy.fft", "da.fft"]
+    for name in results.missing("first", names):
+        call = partial(run, row=rows[name], threads=args.threads)
+        runs = core.in_turns(contestants, args.repeat, call)
+        results.add("first", name, **row_of(runs))
+    modules = list(results.missing("import", [name for name in chosen if name in IMPORTS]))
+    if modules:
+        runs = core.in_turns(modules, args.repeat, lambda module: core.call(imported, module))
+        for module in modules:
+            seconds = core.median([answer["seconds"] for answer in runs[module]])
+            results.add("import", module, seconds=seconds, ok=True)
+    return int(not results.ok)

@@ -169,7 +169,10 @@ def _works_in_place(tiles: BlockTiles, number: int, before: Array | SegmentedVie
 def readable(
     tiles: BlockTiles, segmented: SegmentedView, limits: TileLimits
 ) -> SegmentedView | None:
-    """Return the view of shards in digits of the first pass; None if a gather is needed or faster."""
+    """Return the view of shards in digits of the first pass, or None.
+
+    It is None if a gather is needed, or faster.
+    """
     first_pass = tiles.plan.passes[0]
     if segmented.dtype.str != tiles.job.source:
         return None

@@ -52,6 +52,9 @@ log = logging.getLogger(__name__)
 
 _lock = threading.RLock()
 
+#: Held while another process compiles for this one.
+_compiler_is_free = threading.Semaphore()
+
 
 class compiled:
     """Function that is compiled for the types of its arguments, cached on disk, without the GIL.
@@ -157,12 +160,15 @@ class compiled:
     def _compile_aside(self, signature: str) -> bool:
         """Compile in another process, for which nobody waits; return False if that is impossible.
 
-        It is tried once for a signature. Without a folder for its file it is in vain.
+        It is tried once for a signature, and one loop is compiled at a time: others are in later
+        calls. Without a folder for its file it is in vain.
         """
         executable = sys.executable or ""
         is_python = "python" in Path(executable).name.lower() and not hasattr(sys, "frozen")
         if signature in self._tried or not is_python:
             return signature in self._compiling
+        if not _compiler_is_free.acquire(blocking=False):
+            return True
         self._tried.add(signature)
         try:
             process = subprocess.Popen(
@@ -174,12 +180,14 @@ class compiled:
                 start_new_session=True,
             )
         except OSError as error:
+            _compiler_is_free.release()
             log.info("no process can be started to compile %s: %s", self.path, error)
             return False
         self._compiling.add(signature)
 
         def wait() -> None:
             process.wait()
+            _compiler_is_free.release()
             self._compiling.discard(signature)
 
         threading.Thread(target=wait, name="bigfft-compile", daemon=True).start()

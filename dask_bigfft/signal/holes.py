@@ -466,8 +466,9 @@ def fill_gaps(
     Notes
     -----
     This is the iteration of Papoulis and Gerchberg. A gap that is wider than a wave of the highest
-    frequency converges slowly, and noise in the known values grows in it. Gaps without any known
-    value are filled with 0. Compute both results together, so that iterations run once.
+    frequency converges slowly, and noise in the known values grows in it. A
+    line without any known value is such a gap, too. Compute both results together, so that
+    iterations run once.
 
     See Also
     --------

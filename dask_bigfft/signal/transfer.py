@@ -345,9 +345,9 @@ class TransferInMemory:
         scattered: list[tuple[int, Array]] = []
         for axis, size in enumerate(self.array.shape):
             index = indices[axis].ravel()
-            if size == 1 or not index.size:
+            if size == 1:
                 continue
-            low = int(index[0])
+            low = int(index[0]) if index.size else 0
             if np.array_equal(index, np.arange(low, low + index.size)):
                 values = values[(*(slice(None),) * axis, slice(low, low + index.size))]
             else:

@@ -165,6 +165,8 @@ class AxisDigits:
 def axis_in_digits(tables: Sequence[Pieces], shape: Block) -> AxisDigits | None:
     """Return an axis of a target block in its digits, or None if its places are not made of digits.
 
+    A digit of which no piece has several values is left out; the pieces' places tell it.
+
     Parameters
     ----------
     tables : sequence of Pieces

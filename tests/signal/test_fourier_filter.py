@@ -7,6 +7,7 @@ import pytest
 
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.signal.transfer import TransferInMemory
 from dask_bigfft.testing.strategies import random_array
 
 #: Shape, chunks and axes.
@@ -277,3 +278,10 @@ def test_an_array_with_values_that_are_not_finite_is_refused():
     lazy = signal.fourier_filter(da.zeros(16, chunks=4), transfer)
     with pytest.raises(ArgumentError, match=r"transfer.*finite"):
         lazy.compute()
+
+
+def test_an_array_at_negative_frequencies_alone():
+    half = random_array((5,), "c16", 3)
+    transfer = TransferInMemory(half, {0: 8}, halved=0)
+    at_negative = transfer.values({0: np.array([5, 6, 7])})
+    np.testing.assert_array_equal(at_negative, np.conj(half[[3, 2, 1]]))

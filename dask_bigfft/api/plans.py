@@ -96,9 +96,8 @@ def make_plan(
         windows,
         signal_digits,
         waves,
+        transfer,
     )
-    if transfer:
-        spec = replace(spec, name="fourier_filter", transfer=transfer, scale="full")
     is_resumable = False
     if stored is not None:
         spec = replace(spec, dims=spec.dims or stored.dims)
@@ -139,6 +138,7 @@ def _with_inner_choices(
     windows: Mapping[int, tuple[int, int]] | None,
     signal_digits: tuple[int, ...] | None,
     waves: CosineSum | None,
+    transfer: str,
 ) -> TransformSpec:
     """Return a transform with the choices of functions that use it, as `make_plan` takes them."""
     if signal_digits is not None:
@@ -155,6 +155,13 @@ def _with_inner_choices(
         spec = replace(spec, windows=sorted_windows)
     if waves is not None:
         spec = replace(spec, waves=waves, name="dst" if waves.turns else "dct")
+    if transfer:
+        spec = replace(
+            spec,
+            name="fourier_filter",
+            transfer=transfer,
+            scale="full",
+        )
     return spec
 
 

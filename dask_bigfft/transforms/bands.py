@@ -185,7 +185,7 @@ def with_negatives(window: Window, length: int) -> Window:
     It is around 0, or around half the length.
 
     >>> with_negatives((1, 2), 16), with_negatives((6, 3), 16), with_negatives((1, 7), 16)
-    ((14, 5), (6, 5), (1, 15))
+    ((14, 5), (6, 5), (9, 15))
     """
     start, count = window
     ends = (start, start + count - 1)

@@ -10,7 +10,7 @@ from devices.blocks import NEEDS_GPU, copied
 from devices.kernel_text import factors
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu import cupy_gpu, dispatch, kernels, ring
+from dask_bigfft.gpu import copy_threads, cupy_gpu, dispatch, kernels
 from dask_bigfft.gpu.cuda import available, cupy, is_pinned
 from dask_bigfft.gpu.cupy_gpu import TO_DEVICE, CupyGPU, View, copies, route
 from dask_bigfft.gpu.operations import (
@@ -460,7 +460,7 @@ def unpinned():
 
 def test_a_wait_on_an_event_covers_the_scatter(device, monkeypatch, unpinned):
     """What a crossing wrote through the ring is there when the next one reads it."""
-    monkeypatch.setattr(ring, "SHARE_NBYTES", 1 << 16)
+    monkeypatch.setattr(copy_threads, "SHARE_NBYTES", 1 << 16)
     block = np.zeros((1 << 14, 512), "c8")  # 64 MiB in ordinary memory
     expected = values(block.shape, "c8")
     upload = device.stream("h2d")

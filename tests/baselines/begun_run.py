@@ -137,7 +137,9 @@ def pack(folder: Path, archive: Path) -> None:
 def place(archive: Path, folder: Path) -> None:
     """Unpack a begun run into an empty folder."""
     with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on
+            packed.extraction_filter = tarfile.data_filter
+        packed.extractall(folder)
     for path in folder.rglob("*.json"):
         text = path.read_text()
         path.write_text(text.replace(FOLDER, str(folder)))

@@ -95,7 +95,9 @@ def test_what_cannot_be_trusted_is_measured_again(
 
 
 @several
-@pytest.mark.parametrize("what", ["platform.machine", "dask_bigfft.files._cpu", "os.cpu_count"])
+@pytest.mark.parametrize(
+    "what", ["platform.machine", "dask_bigfft.system.processor_model", "os.cpu_count"]
+)
 def test_what_another_machine_has_measured_is_measured_again(folder, monkeypatch, what):
     calls = forget(monkeypatch)
     fastest_library("c16")

@@ -147,7 +147,7 @@ def test_system_refuses_memory(arena, monkeypatch):
     def refuse_pages(nbytes):
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(pages, "_map", refuse_pages)
+    monkeypatch.setattr(pages, "map_pages", refuse_pages)
     block = arena.allocate(MIB, np.uint8)
     assert block.nbytes == MIB
     assert arena.prefault(MIB) == 0

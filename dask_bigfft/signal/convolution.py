@@ -153,18 +153,18 @@ def _mark(block: Any) -> Any:
     return np.zeros((1,) * block.ndim, np.int8)
 
 
+def kept(block: Any, mark: Any) -> Any:
+    """Return the first argument; dask names tasks after this function."""
+    return block
+
+
 def _after(a: Any, first: Any) -> Any:
     """Return the array with blocks that depend on all blocks of another array.
 
     Two transforms then do not overlap in time, which saves the memory of one exchange.
     """
     marks = first.map_blocks(_mark, chunks=tuple((1,) * n for n in first.numblocks), dtype=np.int8)
-    return a.map_blocks(
-        lambda block, mark: block,
-        marks.sum(),
-        meta=a._meta,
-        token="kept",
-    )
+    return a.map_blocks(kept, marks.sum(), meta=a._meta)
 
 
 def _by_spectra(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.Array:

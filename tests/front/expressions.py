@@ -12,14 +12,15 @@ import numpy as np
 import dask_bigfft
 from dask_bigfft import fft
 
-da = importlib.import_module(sys.argv[1])
+LIBRARY = sys.argv[1] if __name__ == "__main__" else "dask.array"
+da = importlib.import_module(LIBRARY)
 x = np.random.default_rng(0).standard_normal((16, 24))
 expected = np.fft.fft2(x)
 
 
 def main():
     a = da.from_array(x, chunks=(4, 6))
-    assert sys.argv[1] == "dask_array" or da.array_expr_enabled()
+    assert LIBRARY == "dask_array" or da.array_expr_enabled()
     assert not hasattr(a, "__dask_layers__")
     y = fft.fft2(a)
     assert type(y) is type(a) is da.Array

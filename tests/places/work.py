@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import threading
+import warnings
 from pathlib import Path
 
 import dask
@@ -64,7 +65,10 @@ def work(scheduler="threads"):
 def fork():
     """Work, and again in a child process, which has none of the threads that dask knows."""
     work()
-    child = os.fork()
+    with warnings.catch_warnings():
+        # Python's own from 3.12 on, as the pool of dask has threads.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
     if not child:
         status = 1
         try:

@@ -52,6 +52,8 @@ def main():
     for module, names in MISSING.items():
         for name in names.split():
             delattr(module, name)
+    if hasattr(os, "process_cpu_count"):  # from Python 3.13 on
+        os.process_cpu_count = os.cpu_count
     ctypes.CDLL = CDLL
     sys.platform = "portable"
 

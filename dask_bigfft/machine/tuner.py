@@ -205,7 +205,7 @@ class _ConstantOnTile:
         return iter(())
 
     def require_finite(self) -> None:
-        """Return: 1 is finite."""
+        """Do nothing: 1 is finite."""
 
 
 class _Constant:

@@ -388,7 +388,7 @@ class ArrayOnTile:
         yield from ()
 
     def require_finite(self) -> None:
-        """Return: the values were checked in host memory."""
+        """Do nothing: the values were checked in host memory."""
 
 
 def _in_host_memory(index: Any) -> Array:

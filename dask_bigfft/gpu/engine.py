@@ -496,6 +496,10 @@ class Engine:
         limits = self.limits if limits is None else limits
         for work in WORK_AREAS:
             tiles = job.tiles(limits, work)
+            if tiles.leaps:
+                joined = replace(tiles, joins=True)
+                if self.carve(joined, joined.ffts).nbytes + self._tables <= limits.nbytes:
+                    return joined
             carve = self.carve(tiles, tiles.ffts)
             if self._tables and carve.nbytes + self._tables > limits.nbytes:
                 with self._lock:

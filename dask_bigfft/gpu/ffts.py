@@ -32,8 +32,10 @@ MOST_NBYTES = 1 << 30
 #: Maximum number of batches, in units of the least number.
 MORE_BATCHES = 4
 
-#: Largest FFT of several dimensions in bytes; larger ones are done dimension by dimension.
+#: Largest FFT of several dimensions in bytes, and as a share of the memory of a large GPU. Larger
+#: ones are done dimension by dimension, because the work area would be as large.
 LARGEST_NBYTES = 1 << 32
+LARGEST_SHARE = 1 / 16
 
 #: Smallest number that needs the 64-bit interface.
 WIDE = 2**31
@@ -106,7 +108,11 @@ class Call:
 
 
 @functools.lru_cache(maxsize=256)
-def fft_calls(op: FFT, most: int = MOST_NBYTES) -> tuple[Call, ...]:
+def fft_calls(
+    op: FFT,
+    most: int = MOST_NBYTES,
+    largest: int = LARGEST_NBYTES,
+) -> tuple[Call, ...]:
     """Return the calls that transform a dense array, in order.
 
     One call reads the source and writes the target: the last one of ``c2r``, and the first one of
@@ -118,6 +124,8 @@ def fft_calls(op: FFT, most: int = MOST_NBYTES) -> tuple[Call, ...]:
         The transform.
     most : int
         Largest batch in bytes.
+    largest : int
+        Largest FFT of several dimensions in bytes.
 
     Examples
     --------
@@ -145,7 +153,7 @@ def fft_calls(op: FFT, most: int = MOST_NBYTES) -> tuple[Call, ...]:
             dims,
             last,
             complex_shape,
-            np.dtype(op.dtype).itemsize,
+            largest // np.dtype(op.dtype).itemsize,
         )
         part = op if last == len(dims) else complex_op
         calls.append(_bounded(_along(part, dims[first], dims[last - 1]), most))
@@ -159,11 +167,12 @@ def _first_neighbour(
     dims: Block,
     last: int,
     shape: Block,
-    itemsize: int,
+    largest: int,
 ) -> int:
     """Return the first of the neighbouring dimensions before `last` that one plan transforms.
 
-    Dimensions are counted by their position in `dims`; `shape` is that of the complex array.
+    Dimensions are counted by their position in `dims`; `shape` is that of the complex array, and
+    `largest` is a number of elements.
     """
     first = last - 1
     behind = math.prod(shape[dims[first] + 1 :])
@@ -171,8 +180,8 @@ def _first_neighbour(
         if behind > 1 and math.prod(shape[: dims[first - 1]]) > 1:
             break  # one plan takes neighbours with nothing before them, or nothing behind
         size = math.prod(shape[dims[first - 1] : dims[last - 1] + 1])
-        if size * itemsize > LARGEST_NBYTES:
-            break  # the work area would be as large
+        if size > largest:
+            break
         first -= 1
     return first
 
@@ -341,6 +350,12 @@ class FFTPlans:
         """Device memory of the plans in bytes."""
         return sum(plan.taken for plan in self._plans.values())
 
+    @functools.cached_property
+    def largest(self) -> int:
+        """Largest FFT of several dimensions in bytes, on the GPU that is current at first use."""
+        _, total = cupy().cuda.runtime.memGetInfo()
+        return max(LARGEST_NBYTES, int(total * LARGEST_SHARE))
+
     def prepare(self, op: FFT) -> int:
         """Make the plans of an FFT, and return the size of their work area in bytes.
 
@@ -348,7 +363,7 @@ class FFTPlans:
         memory that is not counted.
         """
         work_nbytes = 0
-        for call in fft_calls(op, self.most):
+        for call in fft_calls(op, self.most, self.largest):
             if call.batch in self._plans:
                 self._plans.move_to_end(call.batch)
             else:
@@ -365,7 +380,7 @@ class FFTPlans:
         work: int,
     ) -> None:
         """Transform in the current stream; the arrays are addresses."""
-        calls = fft_calls(op, self.most)
+        calls = fft_calls(op, self.most, self.largest)
         for call in calls:
             in_source = op.kind == "c2r" and call is not calls[-1]
             result = source if in_source else target

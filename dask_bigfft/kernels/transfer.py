@@ -28,8 +28,8 @@ class AxisOnTile:
     ----------
     indices : ndarray
         Indices 0 to N - 1 of the frequencies, or of the elements if the axis is not transformed, as
-        int64 on the device of the tile. They have the axes of the spectrum and are broadcast along
-        all but this one.
+        int64. They have the axes of the spectrum and are broadcast along all but this one. Long
+        ones are on the device of the tile, others in host memory.
     middle : int or None
         Place of the index N/2 along the axis, where the tile has it and N is even.
     """
@@ -43,9 +43,6 @@ class TileTransfer(Protocol):
 
     def values(self, part: Slices) -> Array:
         """Return the values in a part of the spectrum of the tile, which broadcast against it."""
-
-    def replaced(self) -> Iterator[tuple[Slices, Array]]:
-        """Yield parts of the spectrum with values that replace those of `values` there."""
 
     def require_finite(self) -> None:
         """Wait for a device, and raise an error if values there were not finite.
@@ -72,6 +69,10 @@ class TransferValues(Protocol):
 #: Elements of a tile that are multiplied by a transfer function at a time. Its values in double
 #: precision and those on the way to them stay in a core's cache.
 TRANSFER_SIZE = 1 << 15
+
+#: Indices of an axis in a tile from which they are computed on the device of the tile. It takes
+#: longer to launch some operations than to compute fewer indices and to copy them.
+LONG = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -108,15 +109,8 @@ class BoundTransfer:
         shape_by_axis = [tile.shape[a:b] for a, b in itertools.pairwise(first_dims)]
         spectrum = tile.reshape([math.prod(shape) for shape in shape_by_axis])
         tile_transfer = self.transfer.on_tile(self._axes(tile), like=tile)
-        replaced: list[tuple[Slices, Array]] = []
-        for part, values in tile_transfer.replaced():
-            product = spectrum[part].copy()
-            _multiply(product, values)
-            replaced.append((part, product))
         for part in _parts(spectrum.shape, size):
             _multiply(spectrum[part], tile_transfer.values(part))
-        for part, product in replaced:
-            spectrum[part] = product
         if not tile.flags.c_contiguous and not np.may_share_memory(spectrum, tile):
             tile[...] = spectrum.reshape(tile.shape)
         return tile_transfer
@@ -136,7 +130,7 @@ class BoundTransfer:
                 first,
                 lows,
                 counts,
-                like=tile,
+                like=tile if math.prod(counts) >= LONG else None,
             )
             middle = None
             if along.length % 2 == 0:

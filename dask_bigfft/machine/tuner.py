@@ -200,10 +200,6 @@ class _ConstantOnTile:
         """Return a value for each axis."""
         return np.ones((1,) * len(part), like=self.like)
 
-    def replaced(self) -> Iterator[Any]:
-        """Return an empty iterator."""
-        return iter(())
-
     def require_finite(self) -> None:
         """Do nothing: 1 is finite."""
 

@@ -6,7 +6,7 @@ and a `TransferArray`, which is lazy, gets the chunks of a spectrum in natural o
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -64,7 +64,7 @@ class TransferFunction:
 
     def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "FunctionOnTile":
         """Return the function at the frequencies of a tile; see `kernels.transfer`."""
-        return FunctionOnTile(self, axes, is_on_device=not isinstance(like, np.ndarray))
+        return FunctionOnTile(self, axes, like)
 
     def at(self, frequencies: Sequence[Array]) -> Array:
         """Return the values at some frequencies, which broadcast against these.
@@ -117,19 +117,19 @@ class FunctionOnTile:
         The function.
     axes : mapping of int to AxisOnTile
         Frequencies of each axis.
-    is_on_device : bool
-        Whether the tile is on a device.
+    like : array
+        Array on the device of the tile.
     """
 
     def __init__(
         self,
         transfer: TransferFunction,
         axes: Mapping[int, AxisOnTile],
-        is_on_device: bool,
+        like: Array,
     ) -> None:
         self.transfer = transfer
         self.axes = axes
-        self.is_on_device = is_on_device
+        self.like = like
         #: Whether values on a device are finite, and the frequencies that they are at.
         self._unchecked: list[tuple[Any, Sequence[Array]]] = []
         #: The last frequencies of each argument, and the slice of them; inner ones often repeat.
@@ -138,28 +138,27 @@ class FunctionOnTile:
     def values(self, part: Slices) -> Array:
         """Return the values in a part of the spectrum of the tile, which broadcast against it.
 
+        Those at N/2 are the means over both signs, if the function is balanced. A single call of
+        the function has both: on a device the launches of another one take longer than its work.
+
         Raises
         ------
         ArgumentError, ArgumentTypeError
             For values in host memory that are not finite; for values that are no numbers.
         """
-        return self._at(self._frequencies(part))
-
-    def replaced(self) -> Iterator[tuple[Slices, Array]]:
-        """Yield planes of the frequency N/2 with the mean values of both signs."""
-        if not self.transfer.balanced:
-            return
-        whole = (slice(None),) * self._ndim
+        frequencies: list[Array] = []
         middles: list[tuple[int, int]] = []
         for position, axis in enumerate(self.transfer.axes):
-            middle = self.axes[axis].middle
+            start, stop, _ = part[axis].indices(self.axes[axis].indices.size)
+            middle = self._middle(axis, start, stop)
             if middle is not None:
-                middles.append((position, middle))
-        for position, middle in middles:
-            axis = self.transfer.axes[position]
-            plane = (*whole[:axis], slice(middle, middle + 1), *whole[axis + 1 :])
-            places = [(other, 0 if other == position else place) for other, place in middles]
-            yield plane, self._mean_over_signs(self._frequencies(plane), places)
+                middles.append((axis, middle))
+            frequencies.append(self._frequencies(position, slice(start, stop), middle))
+        values = self._at(frequencies)
+        for axis, middle in reversed(middles):
+            if values.shape[axis] > 1:
+                values = _mean_over_signs(values, axis, middle)
+        return values
 
     def require_finite(self) -> None:
         """Wait for the device, and raise an error with the first frequency of a wrong value."""
@@ -168,28 +167,43 @@ class FunctionOnTile:
             if not bool(is_finite):
                 self.transfer.at(frequencies)
 
-    @property
-    def _ndim(self) -> int:
-        """Number of axes of the spectrum."""
-        return self.axes[self.transfer.axes[0]].indices.ndim
+    def _middle(self, axis: int, start: int, stop: int) -> int | None:
+        """Return the place of N/2 in a part of an axis, if it is there and has to be balanced."""
+        middle = self.axes[axis].middle
+        if middle is None or not self.transfer.balanced or not start <= middle < stop:
+            return None
+        return middle - start
 
-    def _frequencies(self, part: Slices) -> list[Array]:
-        """Return the frequencies in a part of the spectrum, for each argument of the function."""
-        frequencies: list[Array] = []
-        for position, axis in enumerate(self.transfer.axes):
-            cut, own = self._last.get(position, (None, None))
-            if own is None or cut != part[axis]:
-                length = self.transfer.lengths[position]
-                index = self.axes[axis].indices[broadcast_part(part, axis)]
-                signed = np.where(2 * index >= length, index - length, index)
-                own = signed * (1.0 / (length * self.transfer.spacing[position]))
-                self._last[position] = (part[axis], own)
-            frequencies.append(own)
-        return frequencies
+    def _frequencies(self, position: int, cut: slice, middle: int | None) -> Array:
+        """Return the frequencies in a part of an axis, and the one at `middle` with opposite sign.
+
+        Parameters
+        ----------
+        position : int
+            Number of the function's argument.
+        cut : slice
+            Part of the axis in the tile.
+        middle : int, optional
+            Place of the frequency whose opposite is appended.
+        """
+        last_cut, last = self._last.get(position, (None, None))
+        if last is not None and last_cut == cut:
+            return last
+        axis = self.transfer.axes[position]
+        length = self.transfer.lengths[position]
+        index = self.axes[axis].indices[_along(axis, cut)]
+        signed = np.where(2 * index >= length, index - length, index)
+        if middle is not None:
+            opposite = -signed[_along(axis, slice(middle, middle + 1))]
+            signed = np.concatenate([signed, opposite], axis)
+        frequencies = signed * (1.0 / (length * self.transfer.spacing[position]))
+        on_device: Array = np.asarray(frequencies, like=self.like)
+        self._last[position] = (cut, on_device)
+        return on_device
 
     def _at(self, frequencies: Sequence[Array]) -> Array:
         """Return the values at some frequencies, which are checked now or in the end."""
-        if not self.is_on_device:
+        if isinstance(self.like, np.ndarray):
             return self.transfer.at(frequencies)
         values = self.transfer.unchecked(frequencies)
         if self.transfer.at_zero is not None:
@@ -198,34 +212,23 @@ class FunctionOnTile:
         self._unchecked.append((np.isfinite(values).all(), frequencies))
         return values
 
-    def _mean_over_signs(
-        self,
-        frequencies: Sequence[Array],
-        middles: Sequence[tuple[int, int]],
-    ) -> Array:
-        """Return the values, with the means over both signs of the frequency N/2.
 
-        Parameters
-        ----------
-        frequencies : sequence of ndarray
-            Arguments of the function.
-        middles : sequence of (int, int)
-            Positions of the arguments with the frequency N/2, and its place in them.
-        """
-        if not middles:
-            return self._at(frequencies)
-        (position, place), *others = middles
-        axis = self.transfer.axes[position]
-        values = self._mean_over_signs(frequencies, others)
-        if values.shape[axis] != frequencies[position].size:
-            return values  # the function does not depend on this frequency
-        plane = (*(slice(None),) * axis, slice(place, place + 1))
-        opposite = list(frequencies)
-        opposite[position] = -frequencies[position][plane]
-        means = (values[plane] + self._mean_over_signs(opposite, others)) / 2
-        values = values.astype(np.result_type(values, means))
-        values[plane] = means
-        return values
+def _mean_over_signs(values: Array, axis: int, place: int) -> Array:
+    """Return values without the last one along an axis; its mean with the one at `place` is there.
+
+    >>> _mean_over_signs(np.array([1.0, 2.0, 3.0, 6.0]), 0, 1)
+    array([1., 4., 3.])
+    """
+    middle = _along(axis, slice(place, place + 1))
+    means = (values[middle] + values[_along(axis, slice(-1, None))]) / 2
+    single = values[_along(axis, slice(0, -1))].astype(means.dtype)
+    single[middle] = means
+    return single
+
+
+def _along(axis: int, cut: slice) -> Slices:
+    """Return slices that cut an array along one axis."""
+    return (*(slice(None),) * axis, cut)
 
 
 @dataclass(frozen=True)
@@ -382,10 +385,6 @@ class ArrayOnTile:
         }
         on_device: Array = np.asarray(self.transfer.values(own_indices), like=self.like)
         return on_device
-
-    def replaced(self) -> Iterator[tuple[Slices, Array]]:
-        """Yield nothing."""
-        yield from ()
 
     def require_finite(self) -> None:
         """Do nothing: the values were checked in host memory."""

@@ -376,6 +376,7 @@ class Engine:
         """Run a block after all earlier ones have been submitted, and wait for its end."""
         self._use(1)
         try:
+            block.begin()
             with self._turn(block):
                 carve = self.carve(block.block, block.ffts)
                 if self._tables and carve.nbytes + self._tables > nbytes:

@@ -300,6 +300,10 @@ class BlockRun:
             if isinstance(operand, PendingTransfer):
                 operand.require_finite()
 
+    def begin(self) -> None:
+        """Describe the first tile, while blocks before are submitted."""
+        self.first  # noqa: B018
+
     @cached_property
     def first(self) -> Tile:
         """The first tile."""
@@ -362,6 +366,8 @@ class GPUExecutor:
         self.carve = Carve(0, 0, 0)
         self._buffers: list[_Buffer] = []
         self._by_tile: list[Any] = []
+        #: Bytes of the limit that are not in the arena.
+        self._spare_nbytes = 0
         self._computed = device.event("computed")
 
     def run(self, block: BlockRun, following: Callable[[], BlockRun | None] = lambda: None) -> Any:
@@ -422,7 +428,11 @@ class GPUExecutor:
         for computation in (*tile.before, *tile.work.computations):
             operation = computation.op
             if isinstance(operation, Transfer):
-                operation = replace(operation, function=filters[operation.product.operand])
+                operation = replace(
+                    operation,
+                    function=filters[operation.product.operand],
+                    spare_nbytes=self._spare_nbytes,
+                )
             device.compute(
                 stream,
                 operation,
@@ -462,6 +472,7 @@ class GPUExecutor:
             If the device refuses a new arena; there is none afterwards.
         """
         fits = carve.nbytes <= self.arena_nbytes <= limit
+        self._spare_nbytes = limit - (self.arena_nbytes if fits else carve.nbytes)
         if fits and carve == self.carve:
             return
         cleared = self.device.event("cleared")

@@ -19,11 +19,14 @@ from dask_bigfft.transforms.steps import Kind
 
 Block = tuple[int, ...]
 
-#: Least elements that are multiplied by a transfer function at a time, and parts of a larger tile.
-#: Values in double precision, and those on the way to them, need memory beside the arena; in small
-#: parts launches take longer than the work.
+#: Least and most elements that are multiplied by a transfer function at a time. In small parts,
+#: launches take longer than the work.
 TRANSFER_SIZE = 1 << 22
-TRANSFER_PARTS = 16
+MOST_TRANSFER_SIZE = 1 << 24
+
+#: Bytes beside the arena for an element: of its value in double precision, and of those on the way
+#: to it.
+TRANSFER_NBYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +302,8 @@ class Transfer:
         Position of the first element along each dimension.
     function : PendingTransfer, optional
         The transfer function, which is known when the operation is done.
+    spare_nbytes : int, optional
+        Bytes that its values may need if they are many, by default half of those of the array.
     """
 
     shape: Block
@@ -306,12 +311,15 @@ class Transfer:
     product: TransferProduct
     origin: Block
     function: PendingTransfer | None = None
+    spare_nbytes: int | None = None
 
     def apply(self, values: Any) -> None:
         """Multiply an array in memory of the device."""
         assert self.function is not None
         bound = BoundTransfer(self.product, self.function.transfer, self.origin)
-        size = max(TRANSFER_SIZE, values.size // TRANSFER_PARTS)
+        spare_nbytes = values.nbytes // 2 if self.spare_nbytes is None else self.spare_nbytes
+        size = max(TRANSFER_SIZE, spare_nbytes // TRANSFER_NBYTES)
+        size = min(size, MOST_TRANSFER_SIZE)
         self.function.products.append(bound.apply(values, size))
 
 

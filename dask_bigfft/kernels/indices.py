@@ -76,14 +76,25 @@ def index_table(
     like : array, optional
         Array on the device of the result, by default a NumPy array.
     """
-    table = np.zeros((1,) * len(shape), np.int64, like=like)
+    table = None
     for term in index:
         at = term.dim - first
-        places = np.arange(lows[at], lows[at] + shape[at], dtype=np.int64, like=like)
+        end = lows[at] + shape[at]
+        values = np.arange(lows[at], end, dtype=np.int64, like=like)
         if term.offset:
-            places = (places + term.offset) % term.size
-        values = places // term.divisor % term.modulus * term.stride
-        table = table + values.reshape([-1 if d == at else 1 for d in range(len(shape))])
+            values += term.offset
+            values %= term.size
+            end = term.size
+        if term.divisor > 1:
+            values //= term.divisor
+        if end > term.divisor * term.modulus:
+            values %= term.modulus
+        if term.stride != 1:
+            values *= term.stride
+        values = values.reshape([-1 if d == at else 1 for d in range(len(shape))])
+        table = values if table is None else table + values
+    if table is None:
+        table = np.zeros((1,) * len(shape), np.int64, like=like)
     return np.broadcast_to(table, shape)
 
 

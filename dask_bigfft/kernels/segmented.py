@@ -304,7 +304,7 @@ class SegmentedView:
     @property
     def order(self) -> Block | None:
         """Digits by decreasing stride in the sources; None if the sources differ in this order."""
-        orders = {self._falling(source.strides) for source in self.source_list}
+        orders = set(map(self._falling, self._stride_forms))
         return orders.pop() if len(orders) == 1 else None
 
     def _falling(self, strides: Block) -> Block | None:

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -41,8 +41,11 @@ class AxisOnTile:
 class TileTransfer(Protocol):
     """Transfer function at the frequencies of a tile."""
 
-    def values(self, part: Slices) -> Array:
-        """Return the values in a part of the spectrum of the tile, which broadcast against it."""
+    def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
+        """Return the values in a part of the spectrum of the tile, which broadcast against it.
+
+        They have the precision of the spectrum's dtype, and may be real.
+        """
 
     def require_finite(self) -> None:
         """Wait for a device, and raise an error if values there were not finite.
@@ -110,7 +113,8 @@ class BoundTransfer:
         spectrum = tile.reshape([math.prod(shape) for shape in shape_by_axis])
         tile_transfer = self.transfer.on_tile(self._axes(tile), like=tile)
         for part in _parts(spectrum.shape, size):
-            _multiply(spectrum[part], tile_transfer.values(part))
+            values = tile_transfer.values(part, spectrum.dtype)
+            np.multiply(spectrum[part], values, out=spectrum[part])
         if not tile.flags.c_contiguous and not np.may_share_memory(spectrum, tile):
             tile[...] = spectrum.reshape(tile.shape)
         return tile_transfer
@@ -168,7 +172,11 @@ def _parts(shape: tuple[int, ...], size: int) -> Iterator[Slices]:
     return itertools.product(*cuts)
 
 
-def _multiply(spectrum: Array, values: Array) -> None:
-    """Multiply an array in place by values, which are cast to its precision."""
-    dtype = spectrum.dtype if values.dtype.kind == "c" else spectrum.real.dtype
-    np.multiply(spectrum, values.astype(dtype, copy=False), out=spectrum)
+def in_precision(values: Array, dtype: np.dtype[Any], copy: bool = False) -> Array:
+    """Return real or complex values in the precision of a dtype.
+
+    >>> in_precision(np.arange(2.0), np.dtype("c8")).dtype
+    dtype('float32')
+    """
+    is_complex = values.dtype.kind == "c"
+    return values.astype(dtype if is_complex else np.empty(0, dtype).real.dtype, copy=copy)

@@ -196,9 +196,9 @@ class _ConstantOnTile:
 
     like: Any
 
-    def values(self, part: tuple[slice, ...]) -> Any:
+    def values(self, part: tuple[slice, ...], dtype: Any) -> Any:
         """Return a value for each axis."""
-        return np.ones((1,) * len(part), like=self.like)
+        return np.ones((1,) * len(part), np.empty(0, dtype).real.dtype, like=self.like)
 
     def require_finite(self) -> None:
         """Do nothing: 1 is finite."""

@@ -516,7 +516,7 @@ def _times_function(
     with phase.measured(block.nbytes):
         tile_axes = {axis.axis: axis.on_tile(block_id, block) for axis in axes}
         on_tile = transfer.on_tile(tile_axes, like=block)
-        product = _product(block, on_tile.values((slice(None),) * block.ndim))
+        product = _product(block, on_tile.values((slice(None),) * block.ndim, block.dtype))
         on_tile.require_finite()
         return product
 

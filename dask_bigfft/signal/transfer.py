@@ -16,7 +16,7 @@ import numpy as np
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
-from dask_bigfft.kernels.transfer import AxisOnTile, Slices, broadcast_part
+from dask_bigfft.kernels.transfer import AxisOnTile, Slices, broadcast_part, in_precision
 from dask_bigfft.transforms.bands import Window
 
 #: Frequencies at which a function is tried, in cycles per sample.
@@ -135,8 +135,8 @@ class FunctionOnTile:
         #: The last frequencies of each argument, and the slice of them; inner ones often repeat.
         self._last: dict[int, tuple[slice, Array]] = {}
 
-    def values(self, part: Slices) -> Array:
-        """Return the values in a part of the spectrum of the tile, which broadcast against it.
+    def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
+        """Return the values in a part of the spectrum of the tile; see `kernels.transfer`.
 
         Those at N/2 are the means over both signs, if the function is balanced. A single call of
         the function has both: on a device the launches of another one take longer than its work.
@@ -154,7 +154,7 @@ class FunctionOnTile:
             if middle is not None:
                 middles.append((axis, middle))
             frequencies.append(self._frequencies(position, slice(start, stop), middle))
-        values = self._at(frequencies)
+        values = in_precision(self._at(frequencies), dtype, copy=bool(middles))
         for axis, middle in reversed(middles):
             if values.shape[axis] > 1:
                 values = _mean_over_signs(values, axis, middle)
@@ -192,7 +192,7 @@ class FunctionOnTile:
         axis = self.transfer.axes[position]
         length = self.transfer.lengths[position]
         index = self.axes[axis].indices[_along(axis, cut)]
-        signed = np.where(2 * index >= length, index - length, index)
+        signed = np.where(index >= (length + 1) // 2, index - length, index)
         if middle is not None:
             opposite = -signed[_along(axis, slice(middle, middle + 1))]
             signed = np.concatenate([signed, opposite], axis)
@@ -214,16 +214,14 @@ class FunctionOnTile:
 
 
 def _mean_over_signs(values: Array, axis: int, place: int) -> Array:
-    """Return values without the last one along an axis; its mean with the one at `place` is there.
+    """Replace a value along an axis by its mean with the last one, and return all but the last one.
 
     >>> _mean_over_signs(np.array([1.0, 2.0, 3.0, 6.0]), 0, 1)
     array([1., 4., 3.])
     """
     middle = _along(axis, slice(place, place + 1))
-    means = (values[middle] + values[_along(axis, slice(-1, None))]) / 2
-    single = values[_along(axis, slice(0, -1))].astype(means.dtype)
-    single[middle] = means
-    return single
+    values[middle] = (values[middle] + values[_along(axis, slice(-1, None))]) / 2
+    return values[_along(axis, slice(0, -1))]
 
 
 def _along(axis: int, cut: slice) -> Slices:
@@ -378,12 +376,13 @@ class ArrayOnTile:
     indices: Mapping[int, Array]
     like: Array
 
-    def values(self, part: Slices) -> Array:
-        """Return the values in a part of the spectrum of the tile, which broadcast against it."""
+    def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
+        """Return the values in a part of the spectrum of the tile; see `kernels.transfer`."""
         own_indices = {
             axis: index[broadcast_part(part, axis)] for axis, index in self.indices.items()
         }
-        on_device: Array = np.asarray(self.transfer.values(own_indices), like=self.like)
+        values = in_precision(self.transfer.values(own_indices), dtype)
+        on_device: Array = np.asarray(values, like=self.like)
         return on_device
 
     def require_finite(self) -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft import config
@@ -90,6 +91,23 @@ def software(ordinals: Iterable[int]) -> dict[str, str]:
         "cupy": str(cupy().__version__),
         "cufft": str(cuda.cufft.getVersion()),
     }
+
+
+def passed_by_kernel(values: npt.NDArray[Any], like: Any) -> tuple[Any, Any]:
+    """Return values on the device of an array, and what has to live until its stream is idle.
+
+    A kernel reads the values from pinned memory. A copy engine would do large copies of other
+    streams before. Values stay where they are if the array is in host memory.
+    """
+    if isinstance(like, np.ndarray):
+        return values, None
+    cp = cupy()
+    pinned_memory = cp.cuda.alloc_pinned_memory(values.nbytes)
+    host = np.frombuffer(pinned_memory, values.dtype, values.size).reshape(values.shape)
+    host[...] = values
+    memory = cp.cuda.UnownedMemory(host.ctypes.data, values.nbytes, pinned_memory)
+    source = cp.ndarray(values.shape, values.dtype, cp.cuda.MemoryPointer(memory, 0))
+    return cp.positive(source), source
 
 
 def free_pinned() -> None:

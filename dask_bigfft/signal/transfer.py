@@ -16,6 +16,7 @@ import numpy as np
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
+from dask_bigfft.gpu.cuda import passed_by_kernel
 from dask_bigfft.kernels.transfer import AxisOnTile, Slices, broadcast_part, in_precision
 from dask_bigfft.transforms.bands import Window
 
@@ -132,6 +133,8 @@ class FunctionOnTile:
         self.like = like
         #: Whether values on a device are finite, and the frequencies that they are at.
         self._unchecked: list[tuple[Any, Sequence[Array]]] = []
+        #: Host memory of frequencies that a device reads.
+        self._sources: list[Any] = []
         #: The last frequencies of each argument, and the slice of them; inner ones often repeat.
         self._last: dict[int, tuple[slice, Array]] = {}
 
@@ -196,10 +199,12 @@ class FunctionOnTile:
         if middle is not None:
             opposite = -signed[_along(axis, slice(middle, middle + 1))]
             signed = np.concatenate([signed, opposite], axis)
-        frequencies = signed * (1.0 / (length * self.transfer.spacing[position]))
-        on_device: Array = np.asarray(frequencies, like=self.like)
-        self._last[position] = (cut, on_device)
-        return on_device
+        frequencies: Array = signed * (1.0 / (length * self.transfer.spacing[position]))
+        if isinstance(frequencies, np.ndarray):
+            frequencies, source = passed_by_kernel(frequencies, self.like)
+            self._sources.append(source)
+        self._last[position] = (cut, frequencies)
+        return frequencies
 
     def _at(self, frequencies: Sequence[Array]) -> Array:
         """Return the values at some frequencies, which are checked now or in the end."""

@@ -22,7 +22,7 @@ Block = tuple[int, ...]
 #: Least and most elements that are multiplied by a transfer function at a time. In small parts,
 #: launches take longer than the work.
 TRANSFER_SIZE = 1 << 22
-MOST_TRANSFER_SIZE = 1 << 24
+MOST_TRANSFER_SIZE = 1 << 26
 
 #: Bytes beside the arena for an element: of its value in double precision, and of those on the way
 #: to it.

@@ -118,11 +118,13 @@ if ARRAY_EXPRESSIONS:
         """Transform or shift of an array, as dask with query planning prints it."""
 
 
-def expression_array(x: Any, recipe: Any) -> Any:
+def expression_array(x: Any, recipe: Any, factor: Any = None) -> Any:
     """Return the lazy result of a recipe on an array that is an expression, of the same kind.
 
+    The recipe may need a second array, the factor, of the same kind.
+
     A recipe has a `plan` with the `chunks` of the result, its `meta` like another array, the `name`
-    of its blocks, given a token, and its `tasks`, given a token and the name of the source array.
+    of its blocks, given a token, and its `tasks`, given a token and the names of both arrays.
     """
     kind: Any
     if _is_of_dask_array(x):
@@ -131,7 +133,7 @@ def expression_array(x: Any, recipe: Any) -> Any:
         kind = Transform
     else:
         kind = _Transform
-    return type(x)(kind(x.expr, recipe))
+    return type(x)(kind(x.expr, recipe, None if factor is None else factor.expr))
 
 
 def recipe_of(x: Any) -> tuple[Any, Any] | None:

@@ -8,9 +8,13 @@ from typing import Any
 
 
 class RecipeExpression:
-    """Array that tasks of a recipe make from another one, beside an `ArrayExpr` of a library."""
+    """Array that tasks of a recipe make from another one, beside an `ArrayExpr` of a library.
 
-    _parameters = ["array", "recipe"]  # noqa: RUF012 (the base class has it so)
+    They may need a second array, the factor.
+    """
+
+    _parameters = ["array", "recipe", "factor"]  # noqa: RUF012 (the base class has it so)
+    _defaults = {"factor": None}  # noqa: RUF012
     operands: list[Any]
     deterministic_token: Any
 
@@ -28,4 +32,6 @@ class RecipeExpression:
         return self.operands[1].meta(self.operands[0]._meta)
 
     def _layer(self) -> Any:
-        return self.operands[1].tasks(self.deterministic_token, self.operands[0]._name)
+        array, recipe, factor = self.operands
+        names = [array._name] if factor is None else [array._name, factor._name]
+        return recipe.tasks(self.deterministic_token, *names)

@@ -38,7 +38,7 @@ from dask_bigfft.planner.strategies import (
 )
 from dask_bigfft.planner.tile_plan import DeviceSettings
 from dask_bigfft.transforms.layout import Order
-from dask_bigfft.transforms.spec import TransformSpec, transform_spec
+from dask_bigfft.transforms.spec import FactorSpec, TransformSpec, transform_spec
 from dask_bigfft.transforms.steps import CosineSum
 
 
@@ -52,6 +52,7 @@ def make_plan(
     signal_digits: tuple[int, ...] | None = None,
     waves: CosineSum | None = None,
     transfer: str = "",
+    factor: FactorSpec | None = None,
     stored: Stored | None = None,
     writing: ResultWriting = BY_CALLER,
     **extras: Unpack[Extras],
@@ -70,6 +71,8 @@ def make_plan(
         Sum over cosines or sines along one axis, in place of an FFT.
     transfer : str
         Token of the transfer function of an operator, whose forward transform has the name.
+    factor : FactorSpec, optional
+        Lazy array of which the transfer function is made.
     stored : Stored, optional
         Layout of the array in files that the first round can read directly.
     writing : ResultWriting
@@ -97,6 +100,7 @@ def make_plan(
         signal_digits,
         waves,
         transfer,
+        factor,
     )
     is_resumable = False
     if stored is not None:
@@ -139,6 +143,7 @@ def _with_inner_choices(
     signal_digits: tuple[int, ...] | None,
     waves: CosineSum | None,
     transfer: str,
+    factor: FactorSpec | None,
 ) -> TransformSpec:
     """Return a transform with the choices of functions that use it, as `make_plan` takes them."""
     if signal_digits is not None:
@@ -160,6 +165,7 @@ def _with_inner_choices(
             spec,
             name="fourier_filter",
             transfer=transfer,
+            factor=factor,
             scale="full",
         )
     return spec

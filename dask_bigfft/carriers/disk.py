@@ -123,10 +123,8 @@ class Disk(Carrier):
 
     def add_sources(self, graph: Graph, source_name: str) -> str:
         """Add the tasks that write source blocks, or the array whose rows are read."""
-        if self.place is None:
-            return source_name
         names = self.names[-1]
-        if self.plan.from_rows:
+        if self.plan.from_rows and self.place is not None:
             graph[names("rows")] = DataNode(names("rows"), self.place.rows)
             return source_name
         if not self.plan.moves[0]:

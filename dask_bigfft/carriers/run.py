@@ -26,6 +26,7 @@ from dask_bigfft.kernels.checks import Verification
 from dask_bigfft.kernels.indices import axis_index
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.loop import in_windows, run_round
+from dask_bigfft.kernels.transfer import TransferBlock
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, is_on_gpu, plain_array, refuse_wrapped
 from dask_bigfft.memory.limits import configure_arena
@@ -233,6 +234,29 @@ class PlanRun:
         return values
 
 
+def _transfer_operands(
+    plan: Plan,
+    stage: int,
+    block: Block,
+    operands: Operands,
+) -> Operands:
+    """Return the operands of a round that multiplies, with arrays as transfer functions.
+
+    An array has the values at the places of the block's spectrum.
+    """
+    spectrum = plan.rounds[stage].spectrum
+    transfers: dict[int, Any] = dict(operands)
+    for number, operand in plan.operands_of(stage).items():
+        if operand.plan is not None:
+            transfers[number] = TransferBlock(
+                operands[number],
+                spectrum,
+                block,
+                operand.axes,
+            )
+    return transfers
+
+
 class _RoundOfBlock:
     """Round of one block, on devices or on CPU threads.
 
@@ -258,8 +282,10 @@ class _RoundOfBlock:
         self.run = run
         self.number = number
         self.block = block
-        self.operands = operands
         self.round = run.plan.rounds[number]
+        self.operands = operands
+        if self.round.multiplies:
+            self.operands = _transfer_operands(run.plan, number, block, operands)
         self.dtype = np.dtype(run.plan.stages[number].result_dtype)
 
     def result(self, view_of: ViewMaker) -> Array:

@@ -1,21 +1,25 @@
 """From a plan to tasks, stage by stage: an exchange of blocks, and the round after it.
 
 A stage takes its source blocks by their name, and its carrier adds the tasks (see `carriers`).
-Operands have stages of their own, whose blocks the rounds multiply by.
+Operands have stages of their own, whose blocks the rounds multiply by. The transfer function of an
+operator may be made of another lazy array, in one task or by an exchange.
 """
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from dask_bigfft.arrays import Array
 from dask_bigfft.carriers.base import Carrier, Stage
 from dask_bigfft.carriers.choice import carrier_of, carrier_type
-from dask_bigfft.carriers.names import Cut, Graph, Names
+from dask_bigfft.carriers.names import Cut, Graph, Key, Names, block_ref
 from dask_bigfft.carriers.run import PlanRun, generate_filter
 from dask_bigfft.dask_private import DataNode, Task
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.kernels.transfer import TransferValues
 from dask_bigfft.planner.plan import Operand, Plan
+from dask_bigfft.transforms.spec import FactorSpec
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class Builder:
         Carrier of the exchanges.
     transfer : TransferValues, optional
         Transfer function of an operator.
+    factor_name : str, optional
+        Name of the lazy array of which the transfer function is made.
     """
 
     def __init__(
@@ -63,21 +69,29 @@ class Builder:
         names: Sequence[Names],
         carrier: Carrier,
         transfer: TransferValues | None = None,
+        factor_name: str = "",
     ) -> None:
         self.graph = graph
         self.plan = plan
         self.names = names
         self.carrier = carrier
         self.transfer = transfer
+        self.factor_name = factor_name
         #: Names of the operands' blocks, by number.
         self.operand_names: dict[int, str] = {}
 
-    def add_plan(self, token: str, source_name: str) -> None:
-        """Add the tasks of a plan."""
+    def add_plan(self, token: str, source_name: str) -> str:
+        """Add the tasks of a plan; return the name of the blocks of its result."""
         self.carrier.add_plan(self.graph, PlanRun(self.plan, token))
         name = self.carrier.add_sources(self.graph, source_name)
         for number in range(len(self.plan.exchanges)):
             name = self.carrier.add(self.stage(number, name))
+        return name
+
+    def add_operands(self) -> None:
+        """Add the tasks of all operands of the plan."""
+        for index, operand in enumerate(self.plan.operands):
+            self.add_operand(index, operand)
 
     def add_operand(self, index: int, operand: Operand) -> None:
         """Add the tasks of an operand of the plan, whose number is `index`."""
@@ -85,7 +99,15 @@ class Builder:
         if plan is None:
             self.operand_names[index] = self.names[operand.stage](operand.name)
             key = (self.operand_names[index],)
-            self.graph[key] = DataNode(key, self.transfer)
+            if operand.factor is None:
+                self.graph[key] = DataNode(key, self.transfer)
+            else:
+                self.graph[key] = _made_transfer(
+                    operand.factor,
+                    self.transfer,
+                    self.factor_name,
+                    key,
+                )
             return
         names = Names(self.names[operand.stage].token, f"{operand.name}_")
         names_of_exchanges = [names] * len(plan.exchanges)
@@ -101,7 +123,11 @@ class Builder:
             names_of_exchanges,
             carrier,
         )
-        carrier.add_plan(self.graph, PlanRun(plan, f"{names.token}-{operand.name}"))
+        token = f"{names.token}-{operand.name}"
+        if operand.factor is not None:
+            self.operand_names[index] = builder.add_plan(token, self.factor_name)
+            return
+        carrier.add_plan(self.graph, PlanRun(plan, token))
         first = builder.stage(0, source_name="")
         for block in plan.source.indices():
             carrier.add_block(
@@ -133,6 +159,40 @@ class Builder:
         )
 
 
+def _made_transfer(
+    factor: FactorSpec,
+    transfer: TransferValues | None,
+    factor_name: str,
+    key: Key = None,
+) -> Task:
+    """Return the task that makes a transfer function of a lazy array.
+
+    Parameters
+    ----------
+    factor : FactorSpec
+        The array.
+    transfer : TransferValues
+        The transfer function without the array.
+    factor_name : str
+        Name of the array, which has one block.
+    key : dask key, optional
+        Key of the task, which is an argument of another task by default.
+    """
+    block = (0,) * len(factor.chunks)
+    return Task(
+        key,
+        made_of,
+        transfer,
+        block_ref(factor_name, block),
+    )
+
+
+def made_of(transfer: Any, array: Array) -> TransferValues:
+    """Return a transfer function that is made of an array."""
+    transfer_of_array: TransferValues = replace(transfer, array=array)
+    return transfer_of_array
+
+
 def _names(plan: Plan, token: str) -> Names:
     return Names(token, "" if plan.is_transform else f"{plan.spec.name}_")
 
@@ -154,6 +214,7 @@ def build_graph(
     is_private: bool = True,
     cuts: Sequence[Cut] | None = None,
     transfer: TransferValues | None = None,
+    factor_name: str = "",
 ) -> Graph:
     """Return all tasks of a plan.
 
@@ -179,6 +240,8 @@ def build_graph(
         Parts of the source array's blocks, if blocks on GPUs are still to be cut.
     transfer : TransferValues, optional
         Transfer function of an operator.
+    factor_name : str
+        Name of the lazy array of which the transfer function is made.
     """
     carrier_class = carrier_type(carrier_name)
     fitted_plan = carrier_class.fitted(plan, place)
@@ -196,10 +259,13 @@ def build_graph(
         place=place,
         cuts=cuts,
     )
-    graph = carrier.whole_graph(source_name, output_name(plan, token), transfer)
-    if graph is not None:
-        return graph
-    graph = {}
+    whole_transfer: Any = transfer
+    if plan.spec.factor is not None:  # a task within the task of the whole plan
+        whole_transfer = _made_transfer(plan.spec.factor, transfer, factor_name)
+    whole_graph = carrier.whole_graph(source_name, output_name(plan, token), whole_transfer)
+    if whole_graph is not None:
+        return whole_graph
+    graph: Graph = {}
     if known is not None and shared_rounds:
         known_key = names[0]("plan")
         graph[known_key] = DataNode(known_key, PlanRun(known.plan, known.token))
@@ -209,9 +275,9 @@ def build_graph(
         names,
         carrier,
         transfer,
+        factor_name,
     )
-    for index, operand in enumerate(fitted_plan.operands):
-        builder.add_operand(index, operand)
+    builder.add_operands()
     builder.add_plan(token, source_name)
     return _with_plan_in_task(graph) if len(graph) == 2 else graph
 

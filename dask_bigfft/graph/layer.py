@@ -36,6 +36,7 @@ from dask_bigfft.gpu.links import gpus
 from dask_bigfft.graph.assembly import assembled
 from dask_bigfft.graph.build import Known, build_graph, output_name
 from dask_bigfft.graph.cutting import cut_blocks, cuts_of, rechunked
+from dask_bigfft.kernels.transfer import LazyTransfer
 from dask_bigfft.kernels.views import empty_like, is_on_gpu
 from dask_bigfft.memory.paused import watch_cluster, watch_scheduler
 from dask_bigfft.planner.plan import Plan
@@ -58,7 +59,8 @@ class TransformRecipe:
     cuts : sequence of Cut, optional
         Parts of the source array's blocks, if blocks on GPUs are still to be cut.
     transfer : TransferValues, optional
-        Transfer function of an operator, of which the plan has the token.
+        Transfer function of an operator, of which the plan has the token. If it is made of a lazy
+        array, it has its other attributes only.
     """
 
     plan: Plan
@@ -84,9 +86,15 @@ class TransformRecipe:
         """Return the name of the result's blocks."""
         return output_name(self.plan, token)
 
-    def tasks(self, token: str, source: str) -> Graph:
-        """Return the tasks, given the name of the source array."""
-        return PlanLayer(self, token, source).tasks
+    def tasks(self, token: str, source: str, factor: str = "") -> Graph:
+        """Return the tasks, given the names of the source array and of `PlanLayer.factor`."""
+        layer = PlanLayer(
+            self,
+            token,
+            source,
+            factor=factor,
+        )
+        return layer.tasks
 
 
 class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
@@ -102,6 +110,8 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         Name of the source array.
     known : Known, optional
         Plan of the same source whose tasks are reused where they are equal.
+    factor : str
+        Name of the lazy array of which the transfer function of an operator is made.
     """
 
     plan: Any
@@ -112,12 +122,14 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         token: str,
         source: str,
         known: Known | None = None,
+        factor: str = "",
     ) -> None:
         super().__init__()
         self.recipe = recipe
         self.token = token
         self.source = source
         self.known = known
+        self.factor = factor
         self.plan = recipe.plan
         #: Whether no other layer reads the blocks between rounds.
         self.is_private = True
@@ -127,7 +139,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self.recipe, self.token, self.source, self.known)
+        arguments = (self.recipe, self.token, self.source, self.known, self.factor)
         state = {"annotations": self.annotations, "is_private": self.is_private}
         return type(self), arguments, state
 
@@ -157,6 +169,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
                     is_private=is_private,
                     cuts=recipe.cuts,
                     transfer=recipe.transfer,
+                    factor_name=self.factor,
                 )
                 _watch_paused_workers(recipe.travelled)
             tasks = self._tasks_by_carrier[carrier]
@@ -241,9 +254,9 @@ def transformed_array(
     """Return the lazy result of a plan on an array.
 
     Tasks that are equal to those of the plan `known` run only once. `place` is the location of the
-    scratch files; None follows the settings. `transfer` is the transfer function of an operator.
-    Blocks on GPUs of one process are gathered from GPU to GPU unless another carrier is requested.
-    Tiny blocks are merged before the plan and cut after it.
+    scratch files; None follows the settings. `transfer` is the transfer function of an operator, or
+    a `LazyTransfer`. Blocks on GPUs of one process are gathered from GPU to GPU unless another
+    carrier is requested. Tiny blocks are merged before the plan and cut after it.
     """
     if plan.incoming is not None or plan.outgoing is not None:
         merged = rechunked(x, plan.core.chunks_in)
@@ -267,6 +280,10 @@ def transformed_array(
             x = cut_blocks(x, plan.chunks_in)
     if place is None:
         place = carrier_class.new_place(plan)
+    factor = None
+    if isinstance(transfer, LazyTransfer):
+        factor = _factor_blocks(transfer, plan)
+        transfer = transfer.template
     recipe = TransformRecipe(
         plan,
         carrier,
@@ -275,12 +292,28 @@ def transformed_array(
         transfer=transfer,
     )
     if is_expression(x):
-        return cast("da.Array", expression_array(x, recipe))
+        return cast("da.Array", expression_array(x, recipe, factor))
+    return _with_layer(
+        x,
+        recipe,
+        known,
+        factor,
+    )
+
+
+def _with_layer(
+    x: da.Array,
+    recipe: TransformRecipe,
+    known: Known | None,
+    factor: da.Array | None,
+) -> da.Array:
+    """Return the lazy result of a recipe on an array that is a graph, given its factor."""
+    plan = recipe.plan
     token = tokenize(
         x.name,
         plan,
-        carrier,
-        *_attempt(place),
+        recipe.carrier,
+        *_attempt(recipe.place),
     )
     name = recipe.name(token)
     layer = PlanLayer(
@@ -288,8 +321,10 @@ def transformed_array(
         token,
         x.name,
         known,
+        factor="" if factor is None else factor.name,
     )
-    graph = HighLevelGraph.from_collections(name, layer, dependencies=cast("Any", [x]))
+    sources = [x] if factor is None else [x, factor]
+    graph = HighLevelGraph.from_collections(name, layer, dependencies=cast("Any", sources))
     array = da.Array(
         graph,
         name,
@@ -302,6 +337,15 @@ def transformed_array(
         token,
         plan.chunks,
     )
+
+
+def _factor_blocks(transfer: LazyTransfer, plan: Plan) -> Any:
+    """Return the lazy array of a transfer function with the axes and blocks that a plan reads."""
+    (operand,) = plan.operands
+    if operand.plan is None:  # the tasks get it as a whole
+        return transfer.array.rechunk(-1)
+    axes = range(len(transfer.spec.chunks))
+    return transfer.array[tuple(slice(None) if axis in operand.axes else 0 for axis in axes)]
 
 
 @dataclass(frozen=True)

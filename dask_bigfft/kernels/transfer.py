@@ -1,21 +1,26 @@
 """Products of tiles with transfer functions, which are evaluated where the tile is and not stored.
 
 A tile may have several dimensions for an axis. They are one for the function: the frequencies of an
-axis are a vector in the order of the tile.
+axis are a vector in the order of the tile. The values of a lazy array come with the block
+(`TransferBlock`), in the order of the block.
 """
 
 import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
-from dask_bigfft.arrays import Array
-from dask_bigfft.kernels.indices import index_table, place_of_index
+from dask_bigfft.arrays import Array, Block
+from dask_bigfft.errors import raise_invalid
+from dask_bigfft.kernels.indices import axis_index, index_table, place_of_index
 from dask_bigfft.kernels.views import intervals
-from dask_bigfft.tiles.program import Transfer
+from dask_bigfft.tiles.program import Transfer, axis_terms
+from dask_bigfft.transforms.layout import Layout
+from dask_bigfft.transforms.spec import FactorSpec
 
 Slices = tuple[slice, ...]
 
@@ -67,6 +72,26 @@ class TransferValues(Protocol):
         like : array
             Array on the device of the values.
         """
+
+
+@dataclass(frozen=True, eq=False)
+class LazyTransfer:
+    """Transfer function of an operator that is made of a lazy array when the graph runs.
+
+    Parameters
+    ----------
+    array : lazy array
+        The array.
+    spec : FactorSpec
+        The array in the plan of the operator.
+    template : TransferValues
+        The transfer function without its attribute `array`, which it gets where a task makes it of
+        the array as a whole.
+    """
+
+    array: Any
+    spec: FactorSpec
+    template: Any
 
 
 #: Elements of a tile that are multiplied by a transfer function at a time. Its values in double
@@ -154,6 +179,145 @@ class BoundTransfer:
 def broadcast_part(part: Slices, axis: int) -> Slices:
     """Return a part of an array that is broadcast along all axes but one."""
     return tuple(cut if a == axis else slice(None) for a, cut in enumerate(part))
+
+
+# --- values that are stored -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class TransferBlock:
+    """Transfer function whose values in a block are stored, in the order of the block.
+
+    Parameters
+    ----------
+    array : ndarray
+        The values. It has the dimensions of the block for each of `axes`.
+    layout : Layout
+        All blocks of the spectrum.
+    block : tuple of int
+        Index of the block.
+    axes : tuple of int
+        Axes along which the values differ.
+    """
+
+    array: Array
+    layout: Layout
+    block: Block
+    axes: tuple[int, ...]
+
+    def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "StoredOnTile":
+        """Return the values in a tile of the block."""
+        places: dict[int, Array] = {}
+        for axis, own in axes.items():
+            index = in_host_memory(own.indices)
+            places[axis] = self._places(axis, index) if axis in self.axes else index
+        return StoredOnTile(self._values, places, like)
+
+    @cached_property
+    def _values(self) -> Array:
+        """The values with one dimension for each axis of the spectrum."""
+        shape = [1] * len(self.block)
+        for axis in self.axes:
+            shape[axis] = math.prod(self.layout.axes[axis].shape(self.block[axis]))
+        return self.array.reshape(shape)
+
+    def _places(self, axis: int, index: Array) -> Array:
+        """Return the places in the block of the frequencies of a tile along an axis."""
+        layout = self.layout.axes[axis]
+        number = self.block[axis]
+        stage = max(digit.stage for digit in layout.digits)
+        of_tile = index.ravel()
+        terms = axis_terms(layout, stage, 0)
+        lows = [low for low, _ in layout.intervals(number)]
+        shape = list(layout.shape(number))
+        first = place_of_index(
+            int(of_tile[0]),
+            terms,
+            0,
+            lows,
+            shape,
+        )
+        assert first is not None
+        cut = next((dim for dim, size in enumerate(shape) if size > 1), 0)
+        inner = math.prod(shape[cut + 1 :])
+        lows[cut] += first // inner
+        shape[cut] = of_tile.size // inner
+        table = index_table(
+            terms,
+            0,
+            lows,
+            shape,
+        ).ravel()
+        if first % inner == 0 and np.array_equal(table, of_tile):  # consecutive places
+            places = np.arange(first, first + of_tile.size)
+        else:
+            of_block = axis_index(layout, number, stage)
+            order = np.argsort(of_block)
+            places = order[np.searchsorted(of_block, of_tile, sorter=order)]
+        return places.reshape(index.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredOnTile:
+    """Values of an array at the places of a tile.
+
+    Parameters
+    ----------
+    array : ndarray
+        The values; along axes of length 1 they are the same.
+    places : mapping of int to ndarray
+        Place in the array for each place of the tile, along each axis.
+    like : array
+        Array on the device of the tile.
+    """
+
+    array: Array
+    places: Mapping[int, Array]
+    like: Array
+
+    def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
+        """Return the values in a part of the spectrum of the tile; see `TileTransfer`."""
+        own_places = {axis: own[broadcast_part(part, axis)] for axis, own in self.places.items()}
+        values = taken(self.array, own_places)
+        require_finite(values)
+        on_device: Array = np.asarray(in_precision(values, dtype), like=self.like)
+        return on_device
+
+    def require_finite(self) -> None:
+        """Do nothing: the values were checked in host memory."""
+
+
+def require_finite(values: Array) -> None:
+    """Raise an error if values of a transfer function that is an array are not finite."""
+    if not np.isfinite(values).all():
+        raise_invalid("transfer", "an array with values that are not finite", "finite values")
+
+
+def taken(array: Array, places: Mapping[int, Array]) -> Array:
+    """Return the values of an array at places along each axis, but for axes of length 1.
+
+    Consecutive places are not copied.
+    """
+    values = array
+    scattered: list[tuple[int, Array]] = []
+    for axis, size in enumerate(array.shape):
+        if size == 1:
+            continue
+        own = places[axis].ravel()
+        low = int(own[0]) if own.size else 0
+        if np.array_equal(own, np.arange(low, low + own.size)):
+            values = values[(*(slice(None),) * axis, slice(low, low + own.size))]
+        else:
+            scattered.append((axis, own))
+    for axis, own in scattered:
+        values = values.take(own, axis)
+    return values
+
+
+def in_host_memory(index: Any) -> Array:
+    """Return an array as a NumPy array."""
+    host: Array = index.get() if hasattr(index, "get") else index
+    return host
 
 
 def _parts(shape: tuple[int, ...], size: int) -> Iterator[Slices]:

@@ -28,6 +28,7 @@ from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.kernels.libraries import LIBRARIES, version_of
+from dask_bigfft.kernels.transfer import LazyTransfer
 from dask_bigfft.machine.environment import device_software, workers_place
 from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.plan import Plan
@@ -204,12 +205,26 @@ class _ConstantOnTile:
         """Do nothing: 1 is finite."""
 
 
+@dataclass(frozen=True)
 class _Constant:
-    """Transfer function 1, for operators that are timed."""
+    """Transfer function 1, for operators that are timed; an array of ones is not used."""
+
+    array: Any = None
 
     def on_tile(self, axes: Mapping[int, Any], like: Any) -> _ConstantOnTile:
         """Return the function on a tile."""
         return _ConstantOnTile(like)
+
+
+def _transfer_for(spec: TransformSpec) -> Any:
+    """Return a transfer function for operators that are timed, and None for transforms."""
+    if not spec.transfer:
+        return None
+    factor = spec.factor
+    if factor is None:
+        return _Constant()
+    ones = da.ones(factor.shape, chunks=factor.chunks, dtype=factor.dtype)
+    return LazyTransfer(ones.persist(), factor, _Constant())
 
 
 def timer_for(plan: Plan) -> Timer:
@@ -229,7 +244,7 @@ def timer_for(plan: Plan) -> Timer:
     )
     array = blocks_in_memory.persist()
 
-    transfer = _Constant() if plan.spec.transfer else None
+    transfer = _transfer_for(plan.spec)
 
     def timed(plan: Plan) -> float:
         """Return the seconds of a run."""

@@ -326,7 +326,8 @@ class Candidates:
                 self.bound,
             )
             if self.spec.transfer:
-                ways = [with_inverse(programs, rounds) for rounds in ways]
+                windows = self.cutter.windows if self.cutter.crops else {}
+                ways = [with_inverse(programs, rounds, windows) for rounds in ways]
             candidates = [
                 self._candidate(
                     programs,

@@ -33,14 +33,24 @@ def task_count(plan: Plan) -> int:
     for number, stage in enumerate(plan.forecast_stages):
         if stage.reads is not None and stage.reads.home == number:
             total += stage.reads.layout.blocks
-    return total
+    return total + sum(map(task_count, _factor_plans(plan)))
+
+
+def _factor_plans(plan: Plan) -> list[Plan]:
+    """Return the plans that bring lazy arrays to the round that multiplies by them."""
+    return [
+        operand.plan
+        for operand in plan.operands
+        if operand.plan is not None and operand.factor is not None
+    ]
 
 
 def exchanged_bytes(plan: Plan) -> int:
     """Return the bytes that all exchanges together move, without the padding of bands."""
     if plan.spec.windows_in:
         return sum(exchange.moved_nbytes for exchange in plan.travelling)
-    return sum(exchange.nbytes for exchange in plan.travelling)
+    of_factors = sum(map(exchanged_bytes, _factor_plans(plan)))
+    return of_factors + sum(exchange.nbytes for exchange in plan.travelling)
 
 
 def forecast(plan: Plan) -> Forecast:
@@ -49,6 +59,9 @@ def forecast(plan: Plan) -> Forecast:
     stages = enumerate(plan.forecast_stages, 1)
     rounds = tuple(model.stage(stage, number) for number, stage in stages)
     start = plan.machine.profile.start
+    for factor_plan in _factor_plans(plan):
+        factor_model = model_of(factor_plan)
+        start += sum(factor_model.stage(stage).seconds for stage in factor_plan.forecast_stages)
     return Forecast(
         bytes_exchanged=exchanged_bytes(plan),
         peak_host=peak_host(plan),

@@ -261,6 +261,7 @@ def _transform_lines(plan: Plan) -> Iterator[str]:
     texts.append(f"rounds {plan.notation}; {variant}{placed(plan)}")
     if plan.spec.transfer:
         texts.append("H: product with the transfer function; a prime marks the inverse transform")
+        texts += _factor_texts(plan)
     if plan.fallback:
         texts.append(f"kernel {plan.fallback}")
     if plan.shares:
@@ -286,6 +287,28 @@ def _band_texts(plan: Plan) -> list[str]:
     is_stored = any(round_.windows for round_ in plan.rounds)
     place = "the blocks after rounds" if is_stored else "exchanges, not the blocks before them,"
     return [f"the result has {bands}; {place} have the band alone"]
+
+
+def _factor_texts(plan: Plan) -> list[str]:
+    """Return the way of a lazy array to the round that multiplies by it."""
+    texts = []
+    for operand in plan.operands:
+        if operand.factor is None:
+            continue
+        number = operand.stage + 1
+        text = f"H is an array of {human_bytes(operand.nbytes)}"
+        if operand.factor.role == "kernel":
+            text = f"H is the spectrum of a kernel of {human_bytes(operand.nbytes)}"
+            text += f", which each task of round {number} computes for its tiles"
+        elif operand.plan is None:
+            text += f", which each task of round {number} gets as a whole"
+        elif operand.plan.travelling:
+            exchanged = exchange_text(operand.plan.exchanges[0])
+            text += f", exchanged into the order of the spectrum in round {number}: {exchanged}"
+        else:
+            text += f", whose blocks are those of the spectrum in round {number}"
+        texts.append(text)
+    return texts
 
 
 def _offset_texts(plan: Plan) -> list[str]:

@@ -388,7 +388,10 @@ class BlockCutter:
         """Return the parts of axes that are stored between rounds.
 
         If the last exchange completes half a spectrum, windows have the negatives of all indices.
+        Those of operators are stored by rounds of the inverse transform.
         """
+        if self.like is not None:
+            return _StoredParts({}, has_negatives=False)
         has_negatives = any(program.completes_input for program in programs.values())
         if not any(program.completes_result for program in programs.values()):
             return _StoredParts(self.windows, has_negatives)

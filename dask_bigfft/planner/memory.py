@@ -105,7 +105,8 @@ def _tiles_nbytes(plan: Plan) -> int:
 def _work_nbytes(plan: Plan, stage: Stage, way: Way | None = None) -> int:
     """Return the bytes that a task takes beside its block and the result of its round.
 
-    They are those of tiles, or of copies of a block that is not cut.
+    They are those of tiles, or of copies of a block that is not cut. The spectrum of a small kernel
+    is computed for a tile, in two steps.
 
     Parameters
     ----------
@@ -126,8 +127,10 @@ def _work_nbytes(plan: Plan, stage: Stage, way: Way | None = None) -> int:
         return tiles  # a GPU transforms its own blocks in place
     model = model_of(plan)
     way = way or model.way(stage)
+    factor = plan.spec.factor if round_.multiplies else None
+    has_kernel = factor is not None and factor.role == "kernel"
     if way.tiling is not None:
-        return tiles
+        return 2 * tiles if has_kernel else tiles
     itemsize = np.dtype(stage.result_dtype).itemsize
     copies = way.copied_nbytes(
         block,
@@ -137,6 +140,8 @@ def _work_nbytes(plan: Plan, stage: Stage, way: Way | None = None) -> int:
     if any(step.kind != step.last_kind for step in round_.steps):
         # Half a spectrum between real values before and after the round.
         copies += round_.spectrum.largest * plan.spec.work_dtype.itemsize
+    if has_kernel:
+        copies += 2 * round_.spectrum.largest * plan.spec.work_dtype.itemsize
     return copies or tiles
 
 
@@ -366,10 +371,10 @@ def _peak_on_disk(plan: Plan) -> int:
         )
         block = stage.result_block_nbytes
     last = max(input_block, plan.result.largest * plan.spec.out_dtype.itemsize)
-    one_operand = operand_bytes(plan) // 2  # a spectrum, whole, while its blocks are waited for
     tiles = min(last, _tiles_nbytes(plan))
     task = math.ceil(memory.peak) + min(CODEC, plan.stored.decoded // 2)
-    return plan.machine.threads * task + last + tiles + one_operand + merging(plan).nbytes
+    tasks = plan.machine.threads * task
+    return tasks + last + tiles + _operand_on_disk(plan) + merging(plan).nbytes
 
 
 def _walk_task_on_disk(
@@ -492,6 +497,23 @@ def _beside(plan: Plan, block: int) -> int:
 def operand_bytes(plan: Plan) -> int:
     """Return the bytes of the operands of products, which are made twice as large on the way."""
     return 2 * sum(operand.nbytes for operand in plan.operands)
+
+
+def _operand_on_disk(plan: Plan) -> int:
+    """Return the bytes of operands in memory while blocks between rounds are in files.
+
+    The spectrum of a filter is in memory as a whole, because its blocks are waited for. Of a lazy
+    array whose blocks are exchanged, the tasks read a block each, and hold its shards beside it.
+    """
+    nbytes = 0
+    for operand in plan.operands:
+        if operand.plan is None or operand.factor is None:
+            nbytes += operand.nbytes
+            continue
+        itemsize = np.dtype(operand.factor.dtype).itemsize
+        block = max(operand.plan.source.largest, operand.plan.result.largest) * itemsize
+        nbytes += 2 * plan.machine.threads * block
+    return nbytes
 
 
 def model_of(plan: Plan) -> Model:

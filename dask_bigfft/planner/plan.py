@@ -6,7 +6,7 @@ import this one. The methods that users call import them at first use.
 
 import json
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Self
 
@@ -36,8 +36,8 @@ from dask_bigfft.transforms.layout import (
     flattened,
 )
 from dask_bigfft.transforms.rounds import Mirror, Round, numbered, transformed
-from dask_bigfft.transforms.spec import TransformSpec, rearranged_spec
-from dask_bigfft.transforms.steps import AxisProgram, Chirp, Step, axis_program
+from dask_bigfft.transforms.spec import FactorSpec, TransformSpec, rearranged_spec
+from dask_bigfft.transforms.steps import OPTIONAL, AxisProgram, Chirp, Step, axis_program
 
 #: Bytes of shards that a worker's shuffles hold in memory by distributed's defaults.
 SHUFFLE_BUFFERS = (1 << 30) + (100 << 20)
@@ -114,6 +114,16 @@ class Forecast:
     rounds: tuple[RoundForecast, ...] = ()
 
 
+#: Forecast of a plan that is a part of another one.
+NO_FORECAST = Forecast(
+    bytes_exchanged=0,
+    peak_host=0,
+    scratch=0,
+    tasks=0,
+    flops=0.0,
+    seconds=0.0,
+)
+
 _LETTERS = "XYZWVU"
 
 
@@ -147,6 +157,9 @@ class Operand:
     values : Chirp or str
         Function of the index that is the plan's input, in place of an array; token of a transfer
         function.
+    factor : FactorSpec or None
+        Lazy array of which a transfer function is made: the input of the plan, or an array that
+        each task of the round gets as a whole.
     """
 
     name: str
@@ -154,6 +167,7 @@ class Operand:
     axes: tuple[int, ...]
     plan: "Plan | None"
     values: Chirp | str
+    factor: FactorSpec | None = None
 
     def block(self, block: Block) -> Block:
         """Return the index of the operand's block that multiplies a block of the round."""
@@ -162,6 +176,8 @@ class Operand:
     @property
     def nbytes(self) -> int:
         """Bytes of the operand."""
+        if self.factor is not None:
+            return self.factor.nbytes
         return 0 if self.plan is None else self.plan.spec.nbytes
 
 
@@ -229,6 +245,8 @@ class Plan:
         Chunks of the returned array, if they are cut from the blocks of `result`.
     fallback : str
         Reason why a faster FFT library is not used; empty without a fallback.
+    mirror : Mirror or None
+        Mirror image that completes half a spectrum, for a plan of one exchange without rounds.
     """
 
     spec: TransformSpec
@@ -258,6 +276,7 @@ class Plan:
     incoming: tuple[Chunks, ...] | None = None
     outgoing: tuple[Chunks, ...] | None = None
     fallback: str = ""
+    mirror: Mirror | None = field(default=None, metadata=OPTIONAL)
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
@@ -302,8 +321,7 @@ class Plan:
         algorithm.
         """
         if self.spec.transfer:
-            (stage,) = (i for i, round_ in enumerate(self.rounds) if round_.multiplies)
-            return (Operand("transfer", stage, axes=(), plan=None, values=self.spec.transfer),)
+            return (_transfer_operand(self),)
         programs = [program for program in self.programs if program.bluestein]
         return tuple(_filter_operand(self, program) for program in programs)
 
@@ -356,7 +374,7 @@ class Plan:
         """Return the mirror image of an exchange in which half a spectrum changes its digits."""
         axis = self.spec.real_axis
         if axis is None:
-            return None
+            return self.mirror
         program = self.programs[-1]
         halved_before = _halved_digits(source.axes[axis])
         halved_after = _halved_digits(target.axes[axis])
@@ -562,6 +580,86 @@ class Plan:
 
 # --- operands -------------------------------------------------------------------------------
 
+#: Maximum bytes of a lazy transfer function that each task of a round gets as a whole, if a block
+#: of the round is not larger.
+WHOLE_NBYTES = 1 << 20
+
+
+def _transfer_operand(plan: Plan) -> Operand:
+    """Return the transfer function of an operator.
+
+    The values of a large array are exchanged into the blocks of the round that multiplies.
+    """
+    (stage,) = (i for i, round_ in enumerate(plan.rounds) if round_.multiplies)
+    factor = plan.spec.factor
+    operand = Operand(
+        "transfer",
+        stage,
+        axes=(),
+        plan=None,
+        values=plan.spec.transfer,
+        factor=factor,
+    )
+    if factor is None or factor.role == "kernel":
+        return operand
+    blocks = plan.rounds[stage].spectrum
+    block_nbytes = blocks.largest * plan.spec.work_dtype.itemsize
+    if plan.machine.holding or factor.nbytes <= max(WHOLE_NBYTES, block_nbytes):
+        return operand
+    axes = tuple(axis for axis, size in enumerate(factor.shape) if size > 1)
+    return replace(operand, axes=axes, plan=_exchanged_factor(plan, factor, blocks, axes))
+
+
+def _exchanged_factor(
+    plan: Plan,
+    factor: FactorSpec,
+    blocks: Layout,
+    axes: tuple[int, ...],
+) -> Plan:
+    """Return the plan that brings values in natural order to the places of a spectrum.
+
+    Parameters
+    ----------
+    plan : Plan
+        Plan of the operator.
+    factor : FactorSpec
+        The values.
+    blocks : Layout
+        Blocks of the spectrum.
+    axes : tuple of int
+        Axes along which the values differ.
+    """
+    spec = plan.spec
+    source_axes = []
+    for axis in axes:
+        digit = Digit(0, 1, factor.shape[axis], factor.shape[axis])
+        if axis in spec.axes:
+            digit = Digit(1, 1, factor.shape[axis], spec.lengths[spec.axes.index(axis)])
+        source_axes.append(AxisLayout((Group((digit,), factor.chunks[axis]),)))
+    source = Layout(tuple(source_axes))
+    result = Layout(tuple(blocks.axes[axis] for axis in axes))
+    mirror = None
+    if spec.real_axis in axes:
+        real = axes.index(spec.real_axis)
+        if _halved_digits(source.axes[real]) != _halved_digits(result.axes[real]):
+            others = tuple(i for i, axis in enumerate(axes) if axis in spec.axes and i != real)
+            mirror = Mirror(real, plan.programs[-1].length, others)
+    return Plan(
+        spec=rearranged_spec("transfer", tuple(factor.shape[axis] for axis in axes), factor.dtype),
+        programs=(),
+        source=source,
+        rounds=(),
+        result=result,
+        variant=plan.variant,
+        kernel=plan.kernel,
+        machine=replace(plan.machine, gpus=0),
+        expected=NO_FORECAST,
+        device="cpu",
+        storage=plan.storage,
+        verify=plan.verify,
+        mirror=mirror,
+    )
+
 
 def _filter_operand(plan: Plan, program: AxisProgram) -> Operand:
     """Return the filter of an axis of a plan, in the blocks of the axis' forward FFTs."""
@@ -591,14 +689,7 @@ def _filter_operand(plan: Plan, program: AxisProgram) -> Operand:
         variant=plan.variant,
         kernel=plan.kernel,
         machine=Machine(),
-        expected=Forecast(
-            0,
-            0,
-            0,
-            0,
-            0.0,
-            0.0,
-        ),
+        expected=NO_FORECAST,
         device="cpu",
         verify=plan.verify,
     )

@@ -181,7 +181,7 @@ def _run_without_scratch(request: RunRequest, store: Store) -> Done:
     if is_stored and plan.from_rows:
         place = replace(scratch_place(plan), rows=request.reader())
     own_filter = request.filter_of(x)
-    transfer = None if own_filter is None else own_filter.transfer
+    transfer = None if own_filter is None else own_filter.operand
     partial = targets.partial_of(request.destination, targets.name_of_run())
     try:
         target = _created(
@@ -674,7 +674,7 @@ def _store_with_repairs(
     """Store the result; make damaged scratch files again and go on."""
     damages = Counter[str]()
     own_filter = run.request.filter_of(x)
-    transfer = None if own_filter is None else own_filter.transfer
+    transfer = None if own_filter is None else own_filter.operand
     while True:
         try:
             store(applied(x, run.plan, place, transfer), run.sink(target, place))

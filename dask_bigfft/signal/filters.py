@@ -4,10 +4,10 @@ One plan has both transforms and the product between them (`planner.operators`):
 
     x --exchange, rounds--> spectrum, product --rounds, exchange--> filtered
 
-A lazy array as a transfer function multiplies the spectrum in blocks, between two plans.
+Two plans with a product of blocks between them remain for bands, for transfer functions on GPUs,
+and for long axes whose length has no useful split.
 """
 
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,7 @@ from dask_bigfft.api.arguments import inner_extras, parse_array
 from dask_bigfft.api.calls import applied, by_block
 from dask_bigfft.api.plans import make_plan
 from dask_bigfft.arrays import Array
+from dask_bigfft.dask_private import is_lazy
 from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_type, raise_invalid
 from dask_bigfft.events import running_client
 from dask_bigfft.gpu.on_gpu import on_own_gpu
@@ -120,8 +121,10 @@ def fourier_filter(
 
         An array (NumPy, CuPy or dask) has to broadcast against the spectrum in natural order, which
         is ``fft.rfftn(x, s, axes)`` for real `x`, else ``fft.fftn(x, s, axes)``. A NumPy array is
-        read in the order of the spectrum. The blocks of a dask array are exchanged if its chunks
-        are not those of the spectrum, which two plans make and transform back.
+        read in the order of the spectrum. So is a dask array if it is not larger than a block,
+        which every task then gets as a whole. The blocks of a larger one are exchanged into the
+        order of the spectrum, and it may be larger than memory. `dask_bigfft.plan` says which. An
+        array on GPUs multiplies the spectrum between two plans.
     axes : int or sequence of int, optional
         Axes of the transform, all by default.
     s : int or sequence of int, optional
@@ -218,6 +221,12 @@ class Filter:
     is_real: bool
     windows: Mapping[int, Window] = field(default_factory=dict)
 
+    @property
+    def operand(self) -> Any:
+        """The transfer function as `api.calls.applied` takes it."""
+        transfer = self.transfer
+        return transfer.lazy if isinstance(transfer, TransferArray) else transfer
+
     def spectrum(self, axis: int) -> Spectrum:
         """Return the frequencies along an axis of the spectrum."""
         is_half = self.is_real and axis == self.axes[-1]
@@ -286,12 +295,14 @@ class Filter:
         """
         transforms = self.transforms(array)
         extras = inner_extras(options, chunks=options.get("chunks"))
+        factor = self.transfer.lazy.spec if isinstance(self.transfer, TransferArray) else None
         return make_plan(
             array,
             "rfftn" if self.is_real else "fftn",
             transforms.lengths,
             transforms.axes,
             transfer=token,
+            factor=factor,
             stored=stored,
             writing=writing,
             **extras,
@@ -382,7 +393,7 @@ def _parse_transfer_array(
     """Return a transfer function that is an array, with as many axes as the spectrum."""
     allowed = "a function of frequencies, or an array of numbers"
     try:
-        multiplier = da.asanyarray(transfer)
+        multiplier = transfer if type(transfer) is type(array) else da.asanyarray(transfer)
     except (AttributeError, TypeError, ValueError):
         raise_invalid("transfer", transfer, allowed, kind=ArgumentTypeError)
     if multiplier.dtype.kind not in "biufc":
@@ -406,10 +417,12 @@ def _parse_transfer_array(
         raise_invalid("transfer", f"shape {multiplier.shape}", allowed)
     missing = len(shape) - multiplier.ndim
     halved = along[-1] if is_real else None
-    if isinstance(transfer, da.Array) or is_on_gpu(multiplier._meta) or _is_sent(multiplier):
-        return TransferArray(multiplier[(np.newaxis,) * missing], halved)
+    length_of = dict(zip(along, lengths, strict=True))
+    if is_lazy(transfer) or is_on_gpu(multiplier._meta) or _is_sent(multiplier):
+        lazy_array = multiplier[(np.newaxis,) * missing]
+        return TransferArray(lazy_array, length_of, halved).in_precision_of(array.dtype)
     values = np.asarray(transfer)[(np.newaxis,) * missing]
-    return TransferInMemory(values, dict(zip(along, lengths, strict=True)), halved)
+    return TransferInMemory(values, length_of, halved)
 
 
 #: Maximum bytes of an array that is sent to the workers of a cluster as a whole.
@@ -424,26 +437,52 @@ def _is_sent(array: da.Array) -> bool:
 def filtered(array: da.Array, chosen_filter: Filter, options: SignalOptions) -> da.Array:
     """Return the lazy result of a filter of an array, given the caller's keywords.
 
-    One plan does it, unless the transfer function is a lazy array, only a band is kept, or an axis
-    whose length has no useful split does not fit a block.
+    One plan does it, unless the transfer function is an array on GPUs, only a band is kept, or an
+    axis whose length has no useful split does not fit a block.
     """
+    reason = _reason_for_two_plans(array, chosen_filter)
+    if not reason:
+        try:
+            plan = chosen_filter.plan(array, options, tokenize(chosen_filter.transfer))
+            return applied(array, plan, transfer=chosen_filter.operand)
+        except PlanError as error:
+            reason = str(error)
+    return _filtered_by_two_plans(
+        array,
+        chosen_filter,
+        options,
+        reason,
+    )
+
+
+def _reason_for_two_plans(array: da.Array, chosen_filter: Filter) -> str:
+    """Return the reason why one plan cannot have both transforms; empty if it may."""
+    if chosen_filter.windows:
+        return "a band is kept"
     transfer = chosen_filter.transfer
-    if not isinstance(transfer, TransferArray) and not chosen_filter.windows:
-        with contextlib.suppress(PlanError):
-            plan = chosen_filter.plan(array, options, tokenize(transfer))
-            return applied(array, plan, transfer=transfer)
-    return _filtered_by_two_plans(array, chosen_filter, options)
+    if not isinstance(transfer, TransferArray):
+        return ""
+    if is_on_gpu(transfer.array._meta):
+        return "the transfer function is on GPUs"
+    if type(transfer.array) is not type(array):
+        return "the transfer function is an array of another library"
+    return ""
 
 
 def _filtered_by_two_plans(
     array: da.Array,
     chosen_filter: Filter,
     options: SignalOptions,
+    reason: str,
 ) -> da.Array:
-    """Return the inverse transform of a spectrum that was multiplied in blocks."""
+    """Return the inverse transform of a spectrum that was multiplied in blocks.
+
+    The plan of the forward transform gives the `reason` why there are two plans.
+    """
     transfer = chosen_filter.transfer
     if isinstance(transfer, TransferInMemory):
-        transfer = TransferArray(da.from_array(transfer.array), transfer.halved)
+        lazy_array = da.from_array(transfer.array)
+        transfer = TransferArray(lazy_array, transfer.lengths, transfer.halved)
     if isinstance(transfer, TransferArray):
         transfer = transfer.within(chosen_filter.windows)
     natural = chosen_filter.transforms(array)
@@ -455,6 +494,7 @@ def _filtered_by_two_plans(
         options,
         movable=movable,
     )
+    forward = replace(forward, reason=f"{forward.reason}; the first of two plans: {reason}")
     spectrum = applied(array, forward)
     product = _multiplied(
         spectrum,

@@ -1,13 +1,15 @@
 """Transfer functions: what multiplies a spectrum, as a function of frequencies or as an array.
 
 A `TransferFunction` is evaluated for each part of the spectrum, in any order, and its values are
-not stored. An array is in natural order. A `TransferInMemory` is read in the order of the spectrum,
-and a `TransferArray`, which is lazy, gets the chunks of a spectrum in natural order.
+not stored. An array is in natural order. A `TransferInMemory` is read in the order of the spectrum.
+A `TransferArray` is lazy: tasks read it like a `TransferInMemory` if it is small, and a large one
+is exchanged into the order of the spectrum. Between two plans it gets the chunks of a spectrum in
+natural order.
 """
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -15,10 +17,22 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft.arrays import Array
+from dask_bigfft.dask_private import functions_of
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
 from dask_bigfft.gpu.cuda import passed_by_kernel
-from dask_bigfft.kernels.transfer import AxisOnTile, Slices, broadcast_part, in_precision
+from dask_bigfft.kernels.transfer import (
+    AxisOnTile,
+    LazyTransfer,
+    Slices,
+    broadcast_part,
+    in_host_memory,
+    in_precision,
+    require_finite,
+    taken,
+)
+from dask_bigfft.planner.plan import WHOLE_NBYTES
 from dask_bigfft.transforms.bands import Window
+from dask_bigfft.transforms.spec import FactorSpec, work_dtype
 
 #: Frequencies at which a function is tried, in cycles per sample.
 TRIED = (0.0, 0.01, 0.13, 0.37, 0.49, -0.49, -0.37, -0.13, -0.01)
@@ -242,12 +256,41 @@ class TransferArray:
     ----------
     array : dask.array.Array
         With as many axes as the spectrum; each has its length, or length 1.
+    lengths : mapping of int to int
+        Length N of the transform along each transformed axis.
     halved : int, optional
         Axis of which the spectrum has half of the frequencies.
     """
 
     array: da.Array
+    lengths: Mapping[int, int]
     halved: int | None
+
+    @property
+    def lazy(self) -> LazyTransfer:
+        """The array as the transfer function of one plan."""
+        chunks = tuple(tuple(map(int, cut)) for cut in self.array.chunks)
+        return LazyTransfer(
+            self.array,
+            FactorSpec(chunks, np.dtype(self.array.dtype).str),
+            TransferInMemory(np.empty(0), self.lengths, self.halved),
+        )
+
+    def in_precision_of(self, dtype: np.dtype[Any]) -> "TransferArray":
+        """Return the array in the precision of the transform of a dtype.
+
+        A large one is made as long as half a spectrum, whose other half has conjugate values.
+        """
+        own_dtype = work_dtype(dtype)
+        if self.array.dtype.kind != "c":
+            own_dtype = np.empty(0, own_dtype).real.dtype
+        array: Any = self.array.astype(own_dtype)
+        halved = self.halved
+        if halved is not None and array.shape[halved] == 1 and array.nbytes > WHOLE_NBYTES:
+            shape = list(array.shape)
+            shape[halved] = self.lengths[halved] // 2 + 1
+            array = functions_of(array).broadcast_to(array, tuple(shape))
+        return replace(self, array=array)
 
     def takes_any_order(self, axis: int) -> bool:
         """Return whether the spectrum may be in transposed order along an axis.
@@ -270,7 +313,7 @@ class TransferArray:
             if end > length:
                 parts.append(array[(*ahead, slice(0, end - length))])
             array = da.concatenate(parts, axis)
-        return TransferArray(array, self.halved)
+        return replace(self, array=array)
 
     def in_chunks_of(self, spectrum: da.Array) -> da.Array:
         """Return the array with the chunks of a spectrum."""
@@ -302,7 +345,7 @@ class TransferInMemory:
 
     def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "ArrayOnTile":
         """Return the array at the frequencies of a tile; see `kernels.transfer`."""
-        indices = {axis: _in_host_memory(own.indices) for axis, own in axes.items()}
+        indices = {axis: in_host_memory(own.indices) for axis, own in axes.items()}
         return ArrayOnTile(self, indices, like)
 
     def values(self, indices: Mapping[int, Array]) -> Array:
@@ -318,48 +361,30 @@ class TransferInMemory:
             that are not transformed.
         """
         values = self._in_full(indices)
-        if not np.isfinite(values).all():
-            raise_invalid("transfer", "an array with values that are not finite", "finite values")
+        require_finite(values)
         return values
 
     def _in_full(self, indices: Mapping[int, Array]) -> Array:
         """Return the values at frequencies of either sign."""
         halved = self.halved
         if halved is None:
-            return self._at(indices)
+            return taken(self.array, indices)
         length = self.lengths[halved]
         index = indices[halved].ravel()
         is_negative = index > length // 2
         if not is_negative.any():
-            return self._at(indices)
+            return taken(self.array, indices)
         opposite = dict(indices)
         for axis, own_length in self.lengths.items():
             opposite[axis] = -indices[axis] % own_length
         opposite[halved] = length - index[is_negative]
-        mirrored = np.conj(self._at(opposite))
-        given = self._at({**indices, halved: index[~is_negative]})
+        mirrored = np.conj(taken(self.array, opposite))
+        given = taken(self.array, {**indices, halved: index[~is_negative]})
         shape = (*given.shape[:halved], index.size, *given.shape[halved + 1 :])
         values = np.empty(shape, given.dtype)
         by_frequency = np.moveaxis(values, halved, 0)
         by_frequency[is_negative] = np.moveaxis(mirrored, halved, 0)
         by_frequency[~is_negative] = np.moveaxis(given, halved, 0)
-        return values
-
-    def _at(self, indices: Mapping[int, Array]) -> Array:
-        """Return the values at indices along each axis."""
-        values = self.array
-        scattered: list[tuple[int, Array]] = []
-        for axis, size in enumerate(self.array.shape):
-            index = indices[axis].ravel()
-            if size == 1:
-                continue
-            low = int(index[0]) if index.size else 0
-            if np.array_equal(index, np.arange(low, low + index.size)):
-                values = values[(*(slice(None),) * axis, slice(low, low + index.size))]
-            else:
-                scattered.append((axis, index))
-        for axis, index in scattered:
-            values = values.take(index, axis)
         return values
 
 
@@ -392,12 +417,6 @@ class ArrayOnTile:
 
     def require_finite(self) -> None:
         """Do nothing: the values were checked in host memory."""
-
-
-def _in_host_memory(index: Any) -> Array:
-    """Return an array as a NumPy array."""
-    host: Array = index.get() if hasattr(index, "get") else index
-    return host
 
 
 def try_function(transfer: TransferFunction, ndim: int, real: bool) -> None:

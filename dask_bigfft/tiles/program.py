@@ -656,7 +656,7 @@ def _complex_ffts(steps: Sequence[_PassStep], back: bool = False) -> Iterator[FF
     """
     complex_steps = [step for step in steps if step.own.kind == "c2c"]
     round_ = steps[0].line.round if steps else None
-    if round_ is not None and round_.leaves_out_lines and not back:
+    if round_ is not None and round_.leaves_out_lines and not round_.multiplies:
         yield from _ffts_of_some_lines(steps, complex_steps, round_)
         return
     for sign in dict.fromkeys(step.own.sign for step in complex_steps):

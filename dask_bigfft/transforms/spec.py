@@ -59,6 +59,37 @@ def work_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True)
+class FactorSpec:
+    """Lazy array of which the transfer function of an operator is made.
+
+    Parameters
+    ----------
+    chunks : tuple of chunks
+        Chunks of the array, which has as many axes as the spectrum.
+    dtype : str
+        Its dtype (as ``numpy.dtype.str``).
+    role : {"values", "kernel"}
+        Values of the transfer function in natural order: the array has the shape of the spectrum,
+        with length 1 along axes on which the function does not depend. Or samples of a small
+        kernel, of whose spectrum each task computes its part.
+    """
+
+    chunks: tuple[tuple[int, ...], ...]
+    dtype: str
+    role: Literal["values", "kernel"] = "values"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        return tuple(map(sum, self.chunks))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
 class TransformSpec:
     """A transform, independent of the chunks of its array.
 
@@ -95,6 +126,8 @@ class TransformSpec:
     transfer : str
         Token of the transfer function of an operator, which multiplies the spectrum before it is
         transformed back; empty for a transform. Of kind "r2c" the result is real.
+    factor : FactorSpec or None
+        Lazy array of which the transfer function is made, if it is made of one.
     """
 
     name: str
@@ -113,6 +146,7 @@ class TransformSpec:
     waves: CosineSum | None = None
     dims: tuple[str, ...] = ()
     transfer: str = field(default="", metadata=OPTIONAL)
+    factor: FactorSpec | None = field(default=None, metadata=OPTIONAL)
 
     @property
     def title(self) -> str:
@@ -170,7 +204,7 @@ class TransformSpec:
     def bands(self) -> dict[int, Window]:
         """Window of the spectrum that is stored along some axes."""
         windows = self.windows if self.is_forward else self.windows_in
-        if self.waves is not None:
+        if self.waves is not None or self.transfer:
             return {}
         return {axis: (start, count) for axis, start, count in windows}
 

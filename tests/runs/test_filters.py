@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import dask.array as da
 import numpy as np
 import pytest
 import zarr
@@ -46,9 +47,19 @@ def test_a_file_becomes_a_filtered_file(x, source, tmp_path):
     np.testing.assert_allclose(result, expected_of(x, smooth), atol=1e-12)
 
 
-def test_an_array_multiplies(x, source, tmp_path):
+@pytest.mark.parametrize("as_dask", [False, True])
+@pytest.mark.parametrize("scratch", [None, "scratch"])
+def test_an_array_multiplies(x, source, tmp_path, scratch, as_dask):
     h = np.random.default_rng(2).standard_normal((24, 19))
-    run(source, tmp_path / "out.zarr", "fourier_filter", transfer=h)
+    transfer = da.from_array(h, chunks=7) if as_dask else h
+    folder = None if scratch is None else tmp_path / scratch
+    run(
+        source,
+        tmp_path / "out.zarr",
+        "fourier_filter",
+        transfer=transfer,
+        scratch=folder,
+    )
     result = zarr.open_array(str(tmp_path / "out.zarr"))[...]
     expected = np.fft.irfftn(np.fft.rfftn(x) * h, x.shape, (0, 1))
     np.testing.assert_allclose(result, expected, atol=1e-12)

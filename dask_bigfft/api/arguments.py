@@ -52,8 +52,9 @@ class Extras(TypedDict, total=False):
     memory_limit: int | str | None
     rounds: Sequence[Mapping[int, int] | int] | None
     digits: Sequence[int] | Mapping[int, Sequence[int]] | None
-    band: tuple[float, float] | Mapping[int, tuple[float, float]] | None
-    band_index: tuple[int, int] | Mapping[int, tuple[int, int]] | None
+    # by numbers of axes; in `dask_bigfft.xarray` by names of dimensions
+    band: tuple[float, float] | Mapping[Any, tuple[float, float]] | None
+    band_index: tuple[int, int] | Mapping[Any, tuple[int, int]] | None
     variant: Literal["auto", "dif", "dit", "stockham", "pease"] | None
     kernel: str | None
     device: DeviceChoice | None

@@ -13,7 +13,7 @@ it. The window therefore also determines the padding of both inputs.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, SupportsIndex, cast, get_args
+from typing import Any, Literal, SupportsIndex, TypedDict, cast, get_args
 
 import dask.array as da
 import scipy.fft
@@ -34,6 +34,17 @@ from dask_bigfft.transforms.spec import parse_axes, parse_several
 
 Mode = Literal["full", "same", "valid"]
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
+
+
+class ConvolutionOptions(TypedDict, total=False):
+    """Keywords of functions whose argument `kernel` is an array and no FFT library."""
+
+    chunks: Any
+    memory_limit: int | str | None
+    device: DeviceChoice | None
+    device_memory_limit: int | str | None
+    verify: Literal["none", "energy", "checksum"] | None
+    planner: Literal["estimate", "measure"] | None
 
 
 class SignalOptions(Options, total=False):

@@ -1,8 +1,11 @@
 """The functions of `dask_bigfft.xarray` as methods of arrays and datasets."""
 
+import html
+import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from types import ModuleType
+from typing import Any, Concatenate, ParamSpec
 
 import xarray as xr
 
@@ -10,12 +13,24 @@ from dask_bigfft.xarray import filters, functions, short_time, spectra
 
 __all__ = ["Accessor"]
 
+P = ParamSpec("P")
 
-def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+#: Modules of functions, by what they are called in the text of an accessor.
+_MODULES = {
+    "Transforms": functions,
+    "Spectra": spectra,
+    "Spectra of slices": short_time,
+    "Filters": filters,
+}
+
+
+def _method(
+    function: Callable[Concatenate[Any, P], Any],
+) -> Callable[Concatenate["Accessor", P], Any]:
     """Return the method of an accessor that calls a function on the accessor's array."""
 
     @wraps(function)
-    def method(self: "Accessor", *args: Any, **kwargs: Any) -> Any:
+    def method(self: "Accessor", /, *args: P.args, **kwargs: P.kwargs) -> Any:
         return function(self._array, *args, **kwargs)
 
     return method
@@ -29,7 +44,75 @@ class Accessor:
     def __init__(self, array: Any) -> None:
         self._array = array
 
+    bandpass = _method(filters.bandpass)
+    bandstop = _method(filters.bandstop)
+    coherence = _method(filters.coherence)
+    convolve = _method(filters.convolve)
+    convolve_masked = _method(filters.convolve_masked)
+    cross_spectrum = _method(spectra.cross_spectrum)
+    csd = _method(spectra.csd)
+    dct = _method(functions.dct)
+    derivative = _method(filters.derivative)
+    downsample = _method(filters.downsample)
+    dst = _method(functions.dst)
+    envelope = _method(filters.envelope)
+    fft = _method(functions.fft)
+    fftshift = _method(functions.fftshift)
+    fill_gaps = _method(filters.fill_gaps)
+    hfft = _method(functions.hfft)
+    highpass = _method(filters.highpass)
+    hilbert = _method(filters.hilbert)
+    idct = _method(functions.idct)
+    idst = _method(functions.idst)
+    ifft = _method(functions.ifft)
+    ifftshift = _method(functions.ifftshift)
+    ihfft = _method(functions.ihfft)
+    irfft = _method(functions.irfft)
+    isotropic_power_spectrum = _method(spectra.isotropic_power_spectrum)
+    istft = _method(short_time.istft)
+    lowpass = _method(filters.lowpass)
+    pad = _method(filters.pad)
+    plan = _method(functions.plan)
+    power_spectrum = _method(spectra.power_spectrum)
+    resample = _method(filters.resample)
+    rfft = _method(functions.rfft)
+    shift = _method(filters.shift)
+    spectrogram = _method(short_time.spectrogram)
+    stft = _method(short_time.stft)
+    transfer_function = _method(filters.transfer_function)
+    unpad = _method(filters.unpad)
+    welch = _method(spectra.welch)
 
-for _module in (filters, functions, short_time, spectra):
-    for _name in _module.__all__:
-        setattr(Accessor, _name, _method(vars(_module)[_name]))
+    def _title(self) -> str:
+        """Return what the array is, in one line."""
+        kind = type(self._array).__name__
+        name = getattr(self._array, "name", None)
+        sizes = ", ".join(f"{dim}: {size}" for dim, size in self._array.sizes.items())
+        label = "" if name is None else f" {name!r}"
+        return f"dask_bigfft functions of {kind}{label} ({sizes})"
+
+    def __repr__(self) -> str:
+        """Return the array in one line, and the names of the functions."""
+        lines = [f"<{self._title()}>"]
+        for group, module in _MODULES.items():
+            lines.append(f"{group}: {', '.join(module.__all__)}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the array in one line, and a table of the functions for each of their groups."""
+        parts = [f"<p><b>{html.escape(self._title())}</b></p>"]
+        for group, module in _MODULES.items():
+            rows = "".join(_table_rows(module))
+            parts.append(f"<details><summary>{group}</summary><table>{rows}</table></details>")
+        return f"<div>{''.join(parts)}</div>"
+
+
+def _table_rows(module: ModuleType) -> list[str]:
+    """Return a row of a table in HTML for each function of a module: its name, what it returns."""
+    rows = []
+    for name in module.__all__:
+        docstring = inspect.getdoc(vars(module)[name]) or ""  # none with python -OO
+        summary = html.escape(docstring.partition("\n")[0])
+        cells = f"<td><code>{name}</code></td><td style='text-align: left'>{summary}</td>"
+        rows.append(f"<tr>{cells}</tr>")
+    return rows

@@ -2,9 +2,16 @@
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial, wraps
-from typing import Any, NoReturn
+from functools import wraps
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    TypeVar,
+    cast,
+)
 
 import dask.array as da
 import numpy as np
@@ -13,14 +20,11 @@ import scipy.signal
 import xarray as xr
 from dask.graph_manipulation import bind
 
-from dask_bigfft import config
 from dask_bigfft import fft as transforms
-from dask_bigfft.api.calls import Norm, transforms_by
 from dask_bigfft.config import is_int
 from dask_bigfft.dask_private import is_lazy
-from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
-from dask_bigfft.transforms.bands import Spectrum
-from dask_bigfft.transforms.spec import COSINES, parse_length, parse_orders, with_dims
+from dask_bigfft.errors import ArgumentTypeError, raise_invalid
+from dask_bigfft.transforms.spec import with_dims
 from dask_bigfft.xarray.attributes import (
     ARRAY_ATTRS,
     attrs_as_text,
@@ -32,15 +36,19 @@ from dask_bigfft.xarray.attributes import (
 from dask_bigfft.xarray.coordinates import (
     PREFIX,
     Samples,
-    cosine_frequencies,
-    refuse_parts,
-    remembered,
-    samples_of,
 )
 from dask_bigfft.xarray.keywords import refuse_unknown
 from dask_bigfft.xarray.missing import with_nan_warning
 
+P = ParamSpec("P")
+
+#: An array, or a dataset of arrays.
+Labelled = TypeVar("Labelled", xr.DataArray, xr.Dataset)
+
 Dims = Hashable | Sequence[Hashable] | None
+Detrend = Literal["constant", "linear"] | None
+WindowName = str | tuple[Any, ...] | None
+Kind = Literal["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"]
 
 
 def listed(dim: Hashable | Sequence[Hashable]) -> list[Hashable]:
@@ -102,50 +110,64 @@ def _dims(dataset: xr.Dataset, dim: Dims, spectral: bool) -> list[Hashable]:
 
 
 def over_variables(
-    work: Callable[..., Any],
     *,
     spectral: bool,
-    inner: Callable[[str], Sequence[Callable[..., Any]]] = lambda _: (),
-) -> Callable[..., Any]:
-    """Return a function of an array that takes datasets, too.
+) -> Callable[
+    [Callable[Concatenate[xr.DataArray, P], xr.DataArray]],
+    Callable[Concatenate[Labelled, P], Labelled],
+]:
+    """Return a decorator of functions of an array, which lets them take datasets, too.
 
-    The function takes a name, the array, its dimensions and keywords. By default the dimensions are
-    all, or only those of frequencies if `spectral`. Of a dataset, all variables with these
-    dimensions are transformed. Each has all of them or none, and one has all. `inner` returns the
-    functions to which keywords are passed on, by the name.
+    The functions have the array, its dimensions and keywords as arguments. By default the
+    dimensions are all, or only those of frequencies if `spectral`. Of a dataset, all variables with
+    these dimensions are transformed. Each has all of them or none, and one has all.
     """
 
-    @wraps(work)
-    def function(name: str, /, array: Any, dim: Dims = None, **keywords: Any) -> Any:
-        refuse_unknown(keywords, work, *inner(name))
-        if not isinstance(array, xr.Dataset):
-            return work(
-                name,
-                array,
-                dim,
-                **keywords,
-            )
-        dims = _dims(array, dim, spectral)
-        if dim is None and not dims:
-            if spectral:
-                _refuse_without_frequencies(array)
-            allowed = "one or more variables with dimensions to transform"
-            raise_invalid("array", f"a dataset with variables {tuple(array.data_vars)}", allowed)
-        chunks = keywords.get("chunks")
-        transformed = {}
-        for key, variable in _with_all(array, dim, dims).items():
-            if isinstance(chunks, Mapping):
-                others = set(array.dims) - set(variable.dims)
-                keywords["chunks"] = {d: cut for d, cut in chunks.items() if d not in others}
-            transformed[key] = work(
-                name,
-                variable,
-                dims,
-                **keywords,
-            )
-        return _replaced(array, transformed, dims)
+    def decorator(
+        work: Callable[Concatenate[xr.DataArray, P], xr.DataArray],
+    ) -> Callable[Concatenate[Labelled, P], Labelled]:
+        work_on_dims = cast("Callable[..., xr.DataArray]", work)
 
-    return function
+        @wraps(work)
+        def function(array: Any, dim: Dims = None, **keywords: Any) -> Any:
+            refuse_unknown(keywords, work)
+            if isinstance(array, xr.Dataset):
+                return _of_variables(
+                    work_on_dims,
+                    array,
+                    dim,
+                    keywords,
+                    spectral,
+                )
+            return work_on_dims(array, dim, **keywords)
+
+        return cast("Callable[Concatenate[Labelled, P], Labelled]", function)
+
+    return decorator
+
+
+def _of_variables(
+    work: Callable[..., xr.DataArray],
+    dataset: xr.Dataset,
+    dim: Dims,
+    keywords: dict[str, Any],
+    spectral: bool,
+) -> xr.Dataset:
+    """Return a dataset whose variables with some dimensions are transformed by a function."""
+    dims = _dims(dataset, dim, spectral)
+    if dim is None and not dims:
+        if spectral:
+            _refuse_without_frequencies(dataset)
+        allowed = "one or more variables with dimensions to transform"
+        raise_invalid("array", f"a dataset with variables {tuple(dataset.data_vars)}", allowed)
+    chunks = keywords.get("chunks")
+    transformed = {}
+    for key, variable in _with_all(dataset, dim, dims).items():
+        if isinstance(chunks, Mapping):
+            others = set(dataset.dims) - set(variable.dims)
+            keywords["chunks"] = {d: cut for d, cut in chunks.items() if d not in others}
+        transformed[key] = work(variable, dims, **keywords)
+    return _replaced(dataset, transformed, dims)
 
 
 def _with_all(
@@ -177,16 +199,15 @@ def _replaced(
 ) -> xr.Dataset:
     """Return a dataset with transformed variables in the place of those before."""
     unchanged = {key: a for key, a in dataset.data_vars.items() if key not in transformed}
-    coords = {key: c for key, c in dataset.coords.items() if not set(c.dims) & set(dims)}
+    own_coords = {key for array in transformed.values() for key in array.coords}
+    coords = {}
+    for key, coordinate in dataset.coords.items():
+        if key not in own_coords and not set(coordinate.dims) & set(dims):
+            coords[key] = coordinate
     attrs = without_frequency_attrs(dataset.attrs, [*frequency_attrs(dataset).values()])
     replaced = xr.Dataset(unchanged, coords=coords, attrs=attrs).assign(transformed)
     record_variables(replaced, transformed)
     return replaced[list(dataset.data_vars)]
-
-
-def _orders(extras: dict[str, Any], count: int) -> tuple[str, ...]:
-    order = extras.get("order")
-    return parse_orders(config.get("bigfft.order") if order is None else order, count)
 
 
 def computed(
@@ -210,9 +231,7 @@ def computed(
         Keywords of the function. `chunks` may name dimensions, as they were or as they will be.
     """
     axes = [arrays[0].get_axis_num(dim) for dim in renamed]
-    chunks = extras.get("chunks")
-    if isinstance(chunks, Mapping):
-        extras = extras | {"chunks": _numbered(chunks, arrays[0].dims, renamed)}
+    names = [renamed.get(dim, dim) for dim in arrays[0].dims]
     data = (array.data for array in arrays)
     return with_dims(
         arrays[0].dims,
@@ -220,23 +239,38 @@ def computed(
         *data,
         axes=axes,
         **arguments,
-        **extras,
+        **with_numbered_chunks(extras, arrays[0].dims, names),
     )
 
 
-def _numbered(
-    chunks: Mapping[Any, Any],
-    dims: Sequence[Hashable],
-    renamed: Mapping[Hashable, Hashable],
-) -> dict[int, Any]:
-    """Return chunks by the number of their axis, from names of dimensions."""
-    names = [renamed.get(dim, dim) for dim in dims]
-    numbers = {dim: axis for axis, dim in enumerate(dims)}
-    numbers |= {dim: axis for axis, dim in enumerate(names)}
+def with_numbered_chunks(
+    keywords: Mapping[str, Any],
+    before: Sequence[Hashable],
+    after: Sequence[Hashable],
+) -> dict[str, Any]:
+    """Return keywords with `chunks` by the number of their axis, if dimensions name them.
+
+    Parameters
+    ----------
+    keywords
+        Keywords of a function.
+    before, after
+        Dimensions of its array and of its result, which both may be named.
+
+    Examples
+    --------
+    >>> with_numbered_chunks({"chunks": {"y": 5, "freq_x": 8}}, ["y", "x"], ["y", "freq_x"])
+    {'chunks': {0: 5, 1: 8}}
+    """
+    chunks = keywords.get("chunks")
+    if not isinstance(chunks, Mapping):
+        return dict(keywords)
+    numbers = {dim: axis for axis, dim in enumerate(before)}
+    numbers |= {dim: axis for axis, dim in enumerate(after)}
     for dim in chunks:
         if dim not in numbers and not is_int(dim):
-            raise_invalid("chunks", chunks, f"dimensions of the result {tuple(names)}")
-    return {numbers.get(dim, dim): cut for dim, cut in chunks.items()}
+            raise_invalid("chunks", chunks, f"dimensions of the result {tuple(after)}")
+    return {**keywords, "chunks": {numbers.get(dim, dim): cut for dim, cut in chunks.items()}}
 
 
 def rebuilt(
@@ -295,34 +329,11 @@ def labelled_like(
     return named
 
 
-def _physical(
-    array: xr.DataArray,
-    samples: Mapping[Any, Samples],
-    phase: Any,
-    amplitude: Any,
-    sign: int,
-) -> xr.DataArray:
-    """Return the spectrum of an integral from that of a sum for sign -1, the reverse for 1.
-
-    `samples` has the samples of each dimension of frequencies.
-    """
-    physical = array
-    if parse_flag("true_phase", phase):
-        for dim, own in samples.items():
-            turns = np.exp(sign * 2j * np.pi * (array[dim].values * own.start % 1))
-            turns = turns.astype(np.result_type(array.dtype, np.complex64))
-            physical = physical * xr.DataArray(turns, {dim: array[dim]}, [dim])
-    if parse_flag("true_amplitude", amplitude):
-        distances = [abs(own.spacing) for own in samples.values()]
-        physical = physical * array.dtype.type(math.prod(distances) ** -sign)
-    return array.copy(data=physical.data)  # products lose the name, and in older xarray attributes
-
-
 def prepared(
     array: xr.DataArray,
     dims: Sequence[Hashable],
-    detrend: Any,
-    window: Any,
+    detrend: Detrend,
+    window: WindowName,
 ) -> tuple[xr.DataArray, list[npt.NDArray[Any]]]:
     """Return a detrended array times a window, and the window of each dimension."""
     if not isinstance(detrend, str | None) or detrend not in (None, "constant", "linear"):
@@ -385,159 +396,6 @@ def _window(window: Any, length: int) -> npt.NDArray[Any]:
     return values
 
 
-def _inner(name: str) -> list[Callable[..., Any]]:
-    """Return the function of several axes that a transform passes keywords on to."""
-    return [getattr(transforms, f"{name}n")]
-
-
-@transforms_by
-@partial(over_variables, spectral=False, inner=_inner)
-def forward(
-    name: str,
-    array: xr.DataArray,
-    dim: Dims = None,
-    *,
-    n: int | None = None,
-    shift: bool = False,
-    norm: Norm = None,
-    detrend: str | None = None,
-    window: Any = None,
-    true_phase: bool = False,
-    true_amplitude: bool = False,
-    **extras: Any,
-) -> xr.DataArray:
-    """Return the transform into frequencies."""
-    dims = parse_dims(array, dim, lambda _: True)
-    shifted = _shifted_dims(name, dims, extras) if parse_flag("shift", shift) else []
-    samples = {old: samples_of(array, old) for old in dims}
-    last = dims[-1]
-    if n is not None:
-        samples[last] = replace(samples[last], length=parse_length("n", n, 1))
-    elif name == "hfft":
-        samples[last] = replace(samples[last], length=2 * (array.sizes[last] - 1))
-    half = last if name == "rfft" else None
-    samples = _with_bands(
-        samples,
-        half,
-        band=extras.pop("band", None),
-        band_index=extras.pop("band_index", None),
-    )
-    shifted = [dim for dim in shifted if samples[dim].band is None]
-    source, _ = prepared(
-        array,
-        dims,
-        detrend,
-        window,
-    )
-    lengths = [own.length for own in samples.values()]
-    renamed = {old: f"{PREFIX}{old}" for old in dims}
-    (work,) = _inner(name)
-    data = computed(
-        work,
-        [source],
-        renamed,
-        extras | _band_extras(array, samples),
-        norm=norm,
-        s=lengths,
-    )
-    if name in COSINES:
-        kind = extras.get("type", 2)
-        frequencies = {old: cosine_frequencies(own, name, kind) for old, own in samples.items()}
-    else:
-        frequencies = _frequencies(array, data, samples)
-    spectrum = with_frequencies(
-        array,
-        data,
-        frequencies,
-        samples,
-        shifted,
-    )
-    by_new_name = {renamed[old]: own for old, own in samples.items()}
-    return _physical(
-        spectrum,
-        by_new_name,
-        true_phase,
-        true_amplitude,
-        -1,
-    )
-
-
-def _with_bands(
-    samples: Mapping[Hashable, Samples],
-    half: Hashable | None,
-    band: Any,
-    band_index: Any,
-) -> dict[Hashable, Samples]:
-    """Return the samples of each dimension with the bands of their frequencies.
-
-    Parameters
-    ----------
-    samples : mapping
-        Samples of each dimension.
-    half : hashable or None
-        The dimension that has half a spectrum.
-    band, band_index
-        Limits in the unit of the frequencies, and by places in ascending order.
-    """
-    with_bands = dict(samples)
-    for argument, named in (("band", band), ("band_index", band_index)):
-        if named is None:
-            continue
-        if not isinstance(named, Mapping) and len(samples) == 1:
-            named = dict.fromkeys(samples, named)
-        allowed = f"a mapping of some of the dimensions {tuple(samples)}"
-        if not isinstance(named, Mapping):
-            raise_invalid(argument, named, allowed, kind=ArgumentTypeError)
-        for dim, limits in named.items():
-            if dim not in samples or with_bands[dim].band is not None:
-                raise_invalid(argument, named, f"{allowed}, each once")
-            own = samples[dim]
-            spectrum = Spectrum(own.length, dim == half)
-            if argument == "band":
-                window = spectrum.parse_band(limits, own.spacing)
-            else:
-                window = spectrum.parse_indices(limits)
-            start, stop = spectrum.indices(window)
-            with_bands[dim] = replace(own, band_start=start, band_stop=stop)
-    return with_bands
-
-
-def _band_extras(
-    array: xr.DataArray, samples: Mapping[Hashable, Samples]
-) -> dict[str, dict[int, tuple[int, int]]]:
-    """Return the keyword of a transform for the bands of dimensions, if they have any."""
-    places = {}
-    for dim, own in samples.items():
-        if own.band is not None:
-            places[array.get_axis_num(dim)] = (own.band.start, own.band.stop)
-    return {"band_index": places} if places else {}
-
-
-def _shifted_dims(
-    name: str,
-    dims: Sequence[Hashable],
-    extras: dict[str, Any],
-) -> Sequence[Hashable]:
-    """Return the dimensions whose frequency 0 is put in the middle; refuse what has none there."""
-    shifted = dims[:-1] if name == "rfft" else dims
-    if shifted and (name in COSINES or "transposed" in _orders(extras, len(dims))):
-        raise_invalid("shift", True, "False in transposed order, and for cosines and sines")
-    return shifted
-
-
-def _frequencies(
-    array: xr.DataArray,
-    data: da.Array,
-    samples: Mapping[Hashable, Samples],
-) -> dict[Hashable, npt.NDArray[Any]]:
-    """Return the frequencies of each transformed dimension of an array, in the order of `data`."""
-    frequencies = {}
-    for dim, own in samples.items():
-        lazy = transforms.frequencies_of(data, array.get_axis_num(dim), own.spacing)
-        frequencies[dim] = lazy.compute(scheduler="sync")
-    return frequencies
-
-
 def with_frequencies(
     array: xr.DataArray,
     data: Any,
@@ -559,137 +417,3 @@ def with_frequencies(
     if shifted:
         data = transforms.fftshift(data, [array.get_axis_num(dim) for dim in shifted])
     return rebuilt(array, data, renamed)
-
-
-@transforms_by
-@partial(over_variables, spectral=True, inner=_inner)
-def inverse(
-    name: str,
-    array: xr.DataArray,
-    dim: Dims = None,
-    *,
-    n: int | None = None,
-    norm: Norm = None,
-    true_phase: bool = False,
-    true_amplitude: bool = False,
-    **extras: Any,
-) -> xr.DataArray:
-    """Return the inverse transform; `n` is the length of the last dimension in the result."""
-    dims = parse_dims(array, dim, is_spectral(array))
-    length = None if n is None else parse_length("n", n, 1)
-    half = dims[-1] if name == "irfft" else None
-    samples = {old: remembered(array, old, old == half) for old in dims}
-    if name in COSINES:
-        natural = []
-        _refuse_parts_of_cosines(
-            array,
-            samples,
-            name,
-            extras,
-        )
-    else:
-        natural = _natural_dims(dims, extras)
-        for old in natural:
-            refuse_parts(
-                array,
-                old,
-                samples[old],
-                old == half,
-            )
-    spectrum = _physical(
-        array,
-        samples,
-        true_phase,
-        true_amplitude,
-        1,
-    )
-    sizes = {old: own.spectrum_length(array.sizes[old]) for old, own in samples.items()}
-    if half is not None:
-        samples[half] = samples[half].resampled(length)
-        sizes[half] = samples[half].length
-    elif n is not None:
-        raise_invalid("n", n, f"None for {name}")
-    whole = [old for old in natural if old != half and samples[old].band is None]
-    spectrum = _in_natural_order(spectrum, whole)
-    renamed = {old: own.dim for old, own in samples.items()}
-    (work,) = _inner(name)
-    data = computed(
-        work,
-        [spectrum],
-        renamed,
-        extras | _band_extras(array, samples),
-        norm=norm,
-        s=list(sizes.values()),
-    )
-    coords = {}
-    for old, own in samples.items():
-        count = data.shape[array.get_axis_num(old)]  # of a Hermitian sequence half is stored
-        coords[old] = own.dim, own.coordinate(count)
-    restored = rebuilt(array, data, coords)
-    coordinates = [array[old].attrs for old in dims]
-    restored.attrs = source_attrs(array.attrs, coordinates, array.name)
-    return restored
-
-
-def _natural_dims(dims: Sequence[Hashable], extras: dict[str, Any]) -> list[Hashable]:
-    """Return the dimensions along which a spectrum is in natural order."""
-    orders = _orders(extras, len(dims))
-    return [dim for dim, order in zip(dims, orders, strict=True) if order == "natural"]
-
-
-def _refuse_parts_of_cosines(
-    array: xr.DataArray,
-    samples: Mapping[Hashable, Samples],
-    name: str,
-    extras: Mapping[str, Any],
-) -> None:
-    """Refuse a cosine or sine transform that has lost frequencies since it was made."""
-    for dim, own in samples.items():
-        waves = cosine_frequencies(own, name, extras.get("type", 2))
-        refuse_parts(
-            array,
-            dim,
-            own,
-            False,
-            waves,
-        )
-
-
-def _in_natural_order(array: xr.DataArray, dims: Sequence[Hashable]) -> xr.DataArray:
-    """Return the array with the frequency 0 of some dimensions first."""
-    shifted = [dim for dim in dims if _is_shifted(array, dim)]
-    if not shifted:
-        return array
-    axes = [array.get_axis_num(dim) for dim in shifted]
-    return array.copy(data=transforms.ifftshift(array.data, axes))
-
-
-def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
-    """Return True if frequency 0 is in the middle, False if first; refuse other places."""
-    if dim not in array.coords or array.sizes[dim] < 2:
-        return False
-    zero = np.flatnonzero(array.coords[dim].values == 0)
-    middle = array.sizes[dim] // 2
-    if len(zero) != 1 or zero[0] not in (0, middle):
-        need = f"all frequencies, 0 at place 0 or {middle}"
-        raise_invalid(f"coordinate {dim}", f"with the frequency 0 at {zero.tolist()}", need)
-    return bool(zero[0] == middle)
-
-
-@transforms_by
-@partial(over_variables, spectral=True)
-def both_shifted(name: str, array: xr.DataArray, dim: Dims = None) -> xr.DataArray:
-    """Return the array with values and coordinates shifted along some dimensions."""
-    dims = parse_dims(array, dim, is_spectral(array))
-    data = getattr(transforms, name)(array.data, [array.get_axis_num(old) for old in dims])
-    places = {old: getattr(np.fft, name)(np.arange(array.sizes[old])) for old in dims}
-    coords = {}
-    for key, coordinate in array.coords.items():
-        own_places = {old: index for old, index in places.items() if old in coordinate.dims}
-        coords[key] = coordinate.isel(own_places)
-    return labelled_like(
-        array,
-        data,
-        array.dims,
-        coords,
-    )

@@ -8,8 +8,7 @@ is that of a sphere, and a step of longitude that at the middle latitude of the 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, Unpack, get_args
 
 import dask.array as da
 import numpy as np
@@ -18,6 +17,9 @@ import xarray as xr
 from dask_bigfft import signal
 from dask_bigfft.api.calls import transforms_by
 from dask_bigfft.errors import parse_choice, parse_count, parse_flag, raise_invalid
+from dask_bigfft.signal.arguments import ConvolutionOptions, SignalOptions
+from dask_bigfft.signal.convolution import Method
+from dask_bigfft.signal.passbands import By, Edge
 from dask_bigfft.xarray.arrays import (
     Dims,
     computed,
@@ -56,7 +58,7 @@ __all__ = [
 METRES_PER_DEGREE = 6_371_000 * math.pi / 180
 
 #: Modes of padding.
-MODES = ("constant", "edge", "linear_ramp", "reflect", "symmetric", "wrap")
+Mode = Literal["constant", "edge", "linear_ramp", "reflect", "symmetric", "wrap"]
 
 #: Attribute of a coordinate: samples that were added before and after it.
 PAD_WIDTH = "pad_width"
@@ -148,52 +150,206 @@ def _along_axis(
 # --- functions that keep the shape ----------------------------------------------------------
 
 
-def _passed(name: str) -> Callable[..., xr.DataArray]:
-    """Return the filter of a name."""
-    work = getattr(signal, name)
-
-    def filtered(
-        array: xr.DataArray,
-        dim: Dims = None,
-        *,
-        metres: bool = False,
-        **keywords: Any,
-    ) -> xr.DataArray:
-        dims = parse_dims(array, dim, lambda _: True)
-        data = computed(
-            work,
-            [array],
-            {along: along for along in dims},
-            keywords,
-            spacing=_distances(array, dims, metres),
-        )
-        return _same(array, data)
-
-    return filtered
-
-
-def _fill_gaps(
+def _filtered(
+    work: Callable[..., Any],
     array: xr.DataArray,
-    dim: Dims = None,
-    *,
-    mask: Any = None,
-    metres: bool = False,
-    **keywords: Any,
+    dim: Dims,
+    metres: bool,
+    keywords: dict[str, Any],
 ) -> xr.DataArray:
-    """Return an array with band-limited values in its gaps."""
+    """Return an array after a filter of `dask_bigfft.signal` along some dimensions."""
     dims = parse_dims(array, dim, lambda _: True)
-
-    def filled(data: Any, **arguments: Any) -> Any:
-        return signal.fill_gaps(data, mask_of(mask, array), **arguments)[0]
-
     data = computed(
-        filled,
+        work,
         [array],
-        {name: name for name in dims},
+        {along: along for along in dims},
         keywords,
         spacing=_distances(array, dims, metres),
     )
     return _same(array, data)
+
+
+@transforms_by
+def _by_cutoff(
+    name: str,
+    array: xr.DataArray,
+    dim: Dims = None,
+    *,
+    cutoff: float,
+    by: By = "frequency",
+    edge: Edge = "gaussian",
+    order: int = 4,
+    width: float = 0.2,
+    metres: bool = False,
+    **options: Unpack[SignalOptions],
+) -> xr.DataArray:
+    """Return an array after a filter with one cutoff."""
+    keywords: dict[str, Any] = {
+        **options,
+        "cutoff": cutoff,
+        "by": by,
+        "edge": edge,
+        "order": order,
+        "width": width,
+    }
+    return _filtered(
+        getattr(signal, name),
+        array,
+        dim,
+        metres,
+        keywords,
+    )
+
+
+@transforms_by
+def _by_band(
+    name: str,
+    array: xr.DataArray,
+    dim: Dims = None,
+    *,
+    band: tuple[float, float],
+    by: By = "frequency",
+    edge: Edge = "gaussian",
+    order: int = 4,
+    width: float = 0.2,
+    metres: bool = False,
+    **options: Unpack[SignalOptions],
+) -> xr.DataArray:
+    """Return an array after a filter with two cutoffs."""
+    keywords: dict[str, Any] = {
+        **options,
+        "band": band,
+        "by": by,
+        "edge": edge,
+        "order": order,
+        "width": width,
+    }
+    return _filtered(
+        getattr(signal, name),
+        array,
+        dim,
+        metres,
+        keywords,
+    )
+
+
+@over_variables(spectral=False)
+@_by_cutoff
+def lowpass() -> None:
+    """Return an array without its high frequencies.
+
+    Parameters
+    ----------
+    array : xarray.DataArray or xarray.Dataset
+        As for `fft`.
+    dim : str or sequence of str, optional
+        The dimensions, of any chunking; by default all. Of several dimensions the length of the
+        frequency counts.
+    cutoff : float
+        Highest frequency, in cycles per unit of the coordinates, or shortest wavelength, in their
+        unit.
+    by : {"frequency", "wavelength", "period"}
+        Meaning of `cutoff`.
+    edge : {"gaussian", "butterworth", "cosine", "sharp"}
+        Shape of the response, see `dask_bigfft.signal.lowpass`.
+    order : int
+        Order of a Butterworth edge, 4 by default.
+    width : float
+        Width of a cosine edge as a part of the cutoff, 0.2 by default.
+    metres : bool
+        True for distances in metres along coordinates in degrees north and east, or in kilometres.
+        The default is False.
+    **options
+        `chunks` (a mapping may name dimensions), `memory_limit` and the other options of
+        `dask_bigfft.signal.lowpass`.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With the coordinates and attributes of the array.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> x = xr.DataArray([3.0, 1.0, 3.0, 1.0], dims="x", coords={"x": [0, 10, 20, 30]})
+    >>> lowpass(x, "x", cutoff=30, by="wavelength", edge="sharp").values.round(6)
+    array([2., 2., 2., 2.])
+    """
+
+
+@over_variables(spectral=False)
+@_by_cutoff
+def highpass() -> None:
+    """Return an array without its low frequencies and its mean.
+
+    Parameters
+    ----------
+    array, dim, by, edge, order, width, metres, **options
+        As for `lowpass`.
+    cutoff : float
+        Lowest frequency, or longest wavelength.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With the coordinates and attributes of the array.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+    """
+
+
+@over_variables(spectral=False)
+@_by_band
+def bandpass() -> None:
+    """Return an array with the frequencies of a band alone.
+
+    Parameters
+    ----------
+    array, dim, by, edge, order, width, metres, **options
+        As for `lowpass`.
+    band : pair of float
+        Two frequencies or wavelengths, in the units of the coordinates.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With the coordinates and attributes of the array.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+    """
+
+
+@over_variables(spectral=False)
+@_by_band
+def bandstop() -> None:
+    """Return an array without the frequencies of a band.
+
+    Parameters
+    ----------
+    array, dim, band, by, edge, order, width, metres, **options
+        As for `bandpass`.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With the coordinates and attributes of the array.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+    """
 
 
 def _kernel_of(kernel: Any, array: xr.DataArray, dims: Sequence[Hashable]) -> Any:
@@ -213,69 +369,206 @@ def _kernel_of(kernel: Any, array: xr.DataArray, dims: Sequence[Hashable]) -> An
     return values.transpose(order).reshape(shape)
 
 
-def _convolve(
+@over_variables(spectral=False)
+def convolve(
     array: xr.DataArray,
     dim: Dims = None,
     *,
     kernel: Any,
-    **keywords: Any,
+    method: Method = "auto",
+    **options: Unpack[ConvolutionOptions],
 ) -> xr.DataArray:
-    """Return the convolution with a kernel."""
+    """Return the convolution with a kernel, in the shape of the array.
+
+    Parameters
+    ----------
+    array, dim
+        As for `lowpass`.
+    kernel : xarray.DataArray or array-like
+        With the dimensions `dim`, or with an axis for each of them in their order.
+    method : {"auto", "fft", "direct"}
+        See `scipy.signal.convolve`.
+    **options
+        As for `lowpass`, without the FFT library.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With the coordinates and attributes of the array.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+    """
     dims = parse_dims(array, dim, lambda _: True)
     values = _kernel_of(kernel, array, dims)
 
-    def convolved(data: Any, axes: Any, **arguments: Any) -> Any:
-        return signal.convolve(data, values, "same", **arguments)
+    def convolved(data: Any, axes: Any, **keywords: Any) -> Any:
+        return signal.convolve(data, values, "same", method, **keywords)
 
     data = computed(
         convolved,
         [array],
         {name: name for name in dims},
-        keywords,
+        {**options},
     )
     return _same(array, data)
 
 
-def _convolve_masked(
+@over_variables(spectral=False)
+def convolve_masked(
     array: xr.DataArray,
     dim: Dims = None,
     *,
     kernel: Any,
     mask: Any = None,
-    **keywords: Any,
+    nan_treatment: Literal["interpolate", "fill"] = "interpolate",
+    boundary: Literal["fill", "wrap"] = "fill",
+    fill_value: float = 0.0,
+    preserve_nan: bool = False,
+    normalize_kernel: bool | Callable[..., Any] = True,
+    min_wt: float = 0.0,
+    **options: Unpack[ConvolutionOptions],
 ) -> xr.DataArray:
-    """Return the convolution of an array with holes."""
+    """Return the convolution of an array with holes, of which the holes are no part.
+
+    Parameters
+    ----------
+    array, dim, kernel, **options
+        As for `convolve`.
+    mask : xarray.DataArray or array-like, optional
+        True where values are missing, beside those that are NaN.
+    nan_treatment, boundary, fill_value, preserve_nan, normalize_kernel, min_wt
+        See `dask_bigfft.signal.convolve_masked`.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With the coordinates and attributes of the array.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+    """
     dims = parse_dims(array, dim, lambda _: True)
     values = _kernel_of(kernel, array, dims)
 
-    def convolved(data: Any, axes: Any, **arguments: Any) -> Any:
-        return signal.convolve_masked(data, values, mask_of(mask, array), **arguments)
+    def convolved(data: Any, axes: Any, **keywords: Any) -> Any:
+        return signal.convolve_masked(data, values, mask_of(mask, array), **keywords)
 
     data = computed(
         convolved,
         [array],
         {name: name for name in dims},
-        keywords,
+        {**options},
+        nan_treatment=nan_treatment,
+        boundary=boundary,
+        fill_value=fill_value,
+        preserve_nan=preserve_nan,
+        normalize_kernel=normalize_kernel,
+        min_wt=min_wt,
     )
     return _same(array, data)
 
 
-def _derivative(
+@over_variables(spectral=False)
+def fill_gaps(
+    array: xr.DataArray,
+    dim: Dims = None,
+    *,
+    band: Any,
+    mask: Any = None,
+    iterations: int = 20,
+    tolerance: float = 1e-3,
+    metres: bool = False,
+    **options: Unpack[SignalOptions],
+) -> xr.DataArray:
+    """Return an array with band-limited values in its gaps.
+
+    Parameters
+    ----------
+    array, dim, metres, **options
+        As for `lowpass`.
+    band : pair of float
+        Frequencies of the values, in cycles per unit of the coordinates.
+    mask : xarray.DataArray or array-like, optional
+        True in gaps; by default where values are NaN.
+    iterations, tolerance
+        See `dask_bigfft.signal.fill_gaps`, which returns the convergence, too.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With the coordinates and attributes of the array.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+    """
+
+    def filled(data: Any, **keywords: Any) -> Any:
+        return signal.fill_gaps(data, mask_of(mask, array), **keywords)[0]
+
+    keywords: dict[str, Any] = {
+        **options,
+        "band": band,
+        "iterations": iterations,
+        "tolerance": tolerance,
+    }
+    return _filtered(
+        filled,
+        array,
+        dim,
+        metres,
+        keywords,
+    )
+
+
+@over_variables(spectral=False)
+def derivative(
     array: xr.DataArray,
     dim: Dims = None,
     *,
     order: int = 1,
     metres: bool = False,
-    **keywords: Any,
+    **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
-    """Return the derivative along a dimension, with its unit."""
+    """Return the derivative along a dimension.
+
+    Parameters
+    ----------
+    array, dim, metres, **options
+        As for `lowpass`; one dimension.
+    order : int
+        Order of the derivative, 1 by default.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With the coordinates of the array, and its unit divided by that of the coordinate.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> x = xr.DataArray(np.arange(8) / 8, dims="x", coords={"x": np.arange(8) / 8})
+    >>> derivative(np.sin(2 * np.pi * x), "x").values[0].round(3)
+    np.float64(6.283)
+    """
     name = _one(array, dim)
     (distance,) = _distances(array, [name], metres)
     data = _along_axis(
         signal.derivative,
         array,
         name,
-        keywords,
+        {**options},
         order=order,
         d=distance,
     )
@@ -295,39 +588,107 @@ def _derivative(
     return result
 
 
-def _hilbert(array: xr.DataArray, dim: Dims = None, **keywords: Any) -> xr.DataArray:
-    """Return the analytic signal along a dimension."""
+@over_variables(spectral=False)
+def hilbert(
+    array: xr.DataArray,
+    dim: Dims = None,
+    **options: Unpack[SignalOptions],
+) -> xr.DataArray:
+    """Return the analytic signal of a real array along a dimension.
+
+    Parameters
+    ----------
+    array, dim, **options
+        As for `lowpass`; one dimension.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        Complex, with the coordinates and attributes of the array.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+    """
     name = _one(array, dim)
     data = _along_axis(
         signal.hilbert,
         array,
         name,
-        keywords,
+        {**options},
     )
     return _same(array, data.conj() if _sign(array, name) < 0 else data)
 
 
-def _envelope(array: xr.DataArray, dim: Dims = None, **keywords: Any) -> xr.DataArray:
-    """Return the envelope along a dimension."""
+@over_variables(spectral=False)
+def envelope(
+    array: xr.DataArray,
+    dim: Dims = None,
+    *,
+    squared: bool = False,
+    **options: Unpack[SignalOptions],
+) -> xr.DataArray:
+    """Return the envelope of a real array along a dimension.
+
+    Parameters
+    ----------
+    array, dim, **options
+        As for `lowpass`; one dimension.
+    squared : bool
+        True for the square of the envelope. The default is False.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        Real, with the coordinates and attributes of the array.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+    """
     name = _one(array, dim)
     data = _along_axis(
         signal.envelope,
         array,
         name,
-        keywords,
+        {**options},
+        squared=squared,
     )
     return _same(array, data)
 
 
-def _shift(
+@over_variables(spectral=False)
+def shift(
     array: xr.DataArray,
     dim: Dims = None,
     *,
     distance: Any,
     metres: bool = False,
-    **keywords: Any,
+    **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
-    """Return an array whose values are moved along some dimensions."""
+    """Return an array whose values are moved by any distance, also by fractions of a step.
+
+    Parameters
+    ----------
+    array, dim, metres, **options
+        As for `lowpass`.
+    distance : float or sequence of float
+        Distance in units of the coordinates, for all dimensions or for each; of times in seconds,
+        or a `numpy.timedelta64`.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With the same coordinates: the value at x moves to x + distance. The array is taken to be
+        periodic.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+    """
     dims = parse_dims(array, dim, lambda _: True)
     several = np.ravel(distance)
     if several.dtype.kind == "m":
@@ -335,15 +696,13 @@ def _shift(
     if len(several) not in (1, len(dims)):
         raise_invalid("distance", distance, f"a number, or one for each of {dims}")
     signs = np.array([_sign(array, name) for name in dims])
-    data = computed(
+    return _filtered(
         signal.shift,
-        [array],
-        {name: name for name in dims},
-        keywords,
-        distance=signs * several,
-        spacing=_distances(array, dims, metres),
+        array,
+        dims,
+        metres,
+        {**options, "distance": signs * several},
     )
-    return _same(array, data)
 
 
 # --- functions that change the samples ------------------------------------------------------
@@ -373,40 +732,84 @@ def _with_samples(
     )
 
 
-def _resample(
+@over_variables(spectral=False)
+def resample(
     array: xr.DataArray,
     dim: Dims = None,
     *,
     num: int,
-    **keywords: Any,
+    window: Any = None,
+    domain: Literal["time", "freq"] = "time",
+    **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
-    """Return an array with another number of samples in the same interval."""
+    """Return an array with another number of samples in the same interval.
+
+    Parameters
+    ----------
+    array, dim, **options
+        As for `lowpass`; one dimension.
+    num : int
+        Number of samples of the result.
+    window, domain
+        See `scipy.signal.resample`.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With a coordinate whose steps are longer or shorter; others along `dim` are dropped.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+    """
     name = _one(array, dim)
     data = _along_axis(
         signal.resample,
         array,
         name,
-        keywords,
+        {**options},
         num=num,
+        window=window,
+        domain=domain,
     )
     samples = samples_of(array, name).resampled(data.shape[array.get_axis_num(name)])
     return _with_samples(array, data, {name: samples}, {})
 
 
-def _downsample(
+@over_variables(spectral=False)
+def downsample(
     array: xr.DataArray,
     dim: Dims = None,
     *,
     factor: Any,
-    **keywords: Any,
+    **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
-    """Return every q-th sample along some dimensions."""
+    """Return every q-th sample along some dimensions, without aliases of higher frequencies.
+
+    Parameters
+    ----------
+    array, dim, **options
+        As for `lowpass`.
+    factor : int or sequence of int
+        The number q, for all dimensions or for each.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With every q-th value of the coordinates.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+    """
     dims = parse_dims(array, dim, lambda _: True)
     data = computed(
         signal.downsample,
         [array],
         {name: name for name in dims},
-        keywords,
+        {**options},
         factor=factor,
     )
     factors = [factor] * len(dims) if np.ndim(factor) == 0 else factor
@@ -437,18 +840,42 @@ def _parse_width(width: Any, dims: Sequence[Hashable]) -> dict[Hashable, tuple[i
     return widths
 
 
-def _pad(
+@over_variables(spectral=False)
+def pad(
     array: xr.DataArray,
     dim: Dims = None,
     *,
     width: Any,
-    mode: str = "constant",
+    mode: Mode = "constant",
     constant_values: float = 0,
 ) -> xr.DataArray:
-    """Return an array with more samples, and coordinates that go on evenly."""
+    """Return an array with more samples at its ends, whose coordinates go on evenly.
+
+    Parameters
+    ----------
+    array, dim
+        As for `lowpass`.
+    width : int, pair of int, or mapping
+        Samples before and after, the same for all dimensions, or for each by its name.
+    mode : {"constant", "edge", "linear_ramp", "reflect", "symmetric", "wrap"}
+        Values of the samples, see `numpy.pad`.
+    constant_values : number
+        Value of mode "constant", 0 by default.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        Lazy if the array is. Coordinates have the attribute ``pad_width`` for `unpad`; others along
+        `dim` are dropped.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+    """
     dims = parse_dims(array, dim, lambda _: True)
     widths = _parse_width(width, dims)
-    parse_choice("mode", mode, *MODES)
+    parse_choice("mode", mode, *get_args(Mode))
     all_widths = [widths.get(name, (0, 0)) for name in array.dims]
     function: Any = da.pad if isinstance(array.data, da.Array) else np.pad
     keywords = {"constant_values": constant_values} if mode == "constant" else {}
@@ -465,8 +892,27 @@ def _pad(
     return _with_samples(array, data, samples, attrs)
 
 
-def _unpad(array: xr.DataArray, dim: Dims = None, *, width: Any = None) -> xr.DataArray:
-    """Return an array without the samples that `pad` has added."""
+@over_variables(spectral=False)
+def unpad(array: xr.DataArray, dim: Dims = None, *, width: Any = None) -> xr.DataArray:
+    """Return an array without the samples that `pad` has added.
+
+    Parameters
+    ----------
+    array, dim
+        As for `lowpass`; by default dimensions that `pad` has padded.
+    width : int, pair of int, or mapping, optional
+        As for `pad`; by default from the attribute ``pad_width`` of the coordinates.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With the coordinates and attributes of the array.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For invalid arguments.
+    """
 
     def is_padded(name: Hashable) -> bool:
         return name in array.coords and PAD_WIDTH in array.coords[name].attrs
@@ -498,7 +944,16 @@ def _unpad(array: xr.DataArray, dim: Dims = None, *, width: Any = None) -> xr.Da
 
 
 def coherence(
-    array: xr.DataArray, other: xr.DataArray, dim: Dims = None, **keywords: Any
+    array: xr.DataArray,
+    other: xr.DataArray,
+    dim: Dims = None,
+    *,
+    window: Any = "hann",
+    nperseg: int | None = None,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    detrend: Any = "constant",
+    **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
     """Return the squared coherence of two arrays along a dimension, from 0 to 1.
 
@@ -506,8 +961,8 @@ def coherence(
     ----------
     array, other : xarray.DataArray
         Of the same dimensions and coordinates.
-    dim, **keywords
-        As for `welch`, but for `average`, `return_onesided` and `scaling`.
+    dim, window, nperseg, noverlap, nfft, detrend, **options
+        As for `welch`.
 
     Returns
     -------
@@ -519,19 +974,35 @@ def coherence(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
-    refuse_unknown(keywords, signal.coherence)
+    keywords: dict[str, Any] = {**options}
+    refuse_unknown(keywords, coherence)
     ratio = averaged(
+        signal.coherence,
         aligned(array, other),
         dim,
-        signal.coherence,
-        **keywords,
+        keywords,
+        window=window,
+        nperseg=nperseg,
+        noverlap=noverlap,
+        nfft=nfft,
+        detrend=detrend,
     )
     ratio.attrs.pop("units", None)
     return ratio
 
 
 def transfer_function(
-    array: xr.DataArray, other: xr.DataArray, dim: Dims = None, **keywords: Any
+    array: xr.DataArray,
+    other: xr.DataArray,
+    dim: Dims = None,
+    *,
+    window: Any = "hann",
+    nperseg: int | None = None,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    detrend: Any = "constant",
+    estimator: Literal["H1", "H2"] = "H1",
+    **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
     """Return the response of a linear system along a dimension, from its input and output.
 
@@ -539,8 +1010,10 @@ def transfer_function(
     ----------
     array, other : xarray.DataArray
         Input and output, of the same dimensions and coordinates.
-    dim, **keywords
-        As for `coherence`, and `estimator` of `dask_bigfft.signal.transfer_function`.
+    dim, window, nperseg, noverlap, nfft, detrend, **options
+        As for `welch`.
+    estimator : {"H1", "H2"}
+        See `dask_bigfft.signal.transfer_function`.
 
     Returns
     -------
@@ -553,12 +1026,19 @@ def transfer_function(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
-    refuse_unknown(keywords, signal.transfer_function)
+    keywords: dict[str, Any] = {**options}
+    refuse_unknown(keywords, transfer_function)
     ratio = averaged(
+        signal.transfer_function,
         aligned(array, other),
         dim,
-        signal.transfer_function,
-        **keywords,
+        keywords,
+        window=window,
+        nperseg=nperseg,
+        noverlap=noverlap,
+        nfft=nfft,
+        detrend=detrend,
+        estimator=estimator,
     )
     ratio.attrs.pop("units", None)
     first = array.attrs.get("units")
@@ -566,427 +1046,3 @@ def transfer_function(
     if first is not None and second is not None and first != second:
         ratio.attrs["units"] = f"({second})/({first})"
     return ratio
-
-
-# --- one array ------------------------------------------------------------------------------
-
-#: Functions that work for each function of this module, and to which it passes keywords on.
-_WORKS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "convolve": (_convolve, signal.convolve),
-    "convolve_masked": (_convolve_masked, signal.convolve_masked),
-    "derivative": (_derivative, signal.derivative),
-    "downsample": (_downsample, signal.downsample),
-    "envelope": (_envelope, signal.envelope),
-    "fill_gaps": (_fill_gaps, signal.fill_gaps),
-    "hilbert": (_hilbert, signal.hilbert),
-    "pad": (_pad,),
-    "resample": (_resample, signal.resample),
-    "shift": (_shift, signal.shift),
-    "unpad": (_unpad,),
-}
-for _name in ("lowpass", "highpass", "bandpass", "bandstop"):
-    _WORKS[_name] = (_passed(_name), getattr(signal, _name))
-
-
-@transforms_by
-@partial(over_variables, spectral=False, inner=_WORKS.__getitem__)
-def _of_one(
-    name: str,
-    array: xr.DataArray,
-    dim: Dims = None,
-    **keywords: Any,
-) -> xr.DataArray:
-    """Return the result of a function of one array by its name."""
-    work = _WORKS[name][0]
-    return cast("xr.DataArray", work(array, dim, **keywords))
-
-
-@_of_one
-def lowpass() -> None:
-    """Return an array without its high frequencies.
-
-    Parameters
-    ----------
-    array : xarray.DataArray or xarray.Dataset
-        As for `fft`.
-    dim : str or sequence of str, optional
-        The dimensions, of any chunking; by default all. Of several dimensions the length of the
-        frequency counts.
-    metres : bool
-        True for distances in metres along coordinates in degrees north and east, or in kilometres.
-        The default is False.
-    **keywords
-        `cutoff` in the units of the coordinates, `by`, `edge` and the other arguments of
-        `dask_bigfft.signal.lowpass`, with its defaults, and its options.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> x = xr.DataArray([3.0, 1.0, 3.0, 1.0], dims="x", coords={"x": [0, 10, 20, 30]})
-    >>> lowpass(x, "x", cutoff=30, by="wavelength", edge="sharp").values.round(6)
-    array([2., 2., 2., 2.])
-    """
-
-
-@_of_one
-def highpass() -> None:
-    """Return an array without its low frequencies and its mean.
-
-    Parameters
-    ----------
-    array, dim, metres
-        As for `lowpass`.
-    **keywords
-        `cutoff` in the units of the coordinates, and the other arguments of
-        `dask_bigfft.signal.highpass`.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-    """
-
-
-@_of_one
-def bandpass() -> None:
-    """Return an array with the frequencies of a band alone.
-
-    Parameters
-    ----------
-    array, dim, metres
-        As for `lowpass`.
-    **keywords
-        `band`, two cutoffs in the units of the coordinates, and the other arguments of
-        `dask_bigfft.signal.bandpass`.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-    """
-
-
-@_of_one
-def bandstop() -> None:
-    """Return an array without the frequencies of a band.
-
-    Parameters
-    ----------
-    array, dim, metres
-        As for `lowpass`.
-    **keywords
-        `band`, two cutoffs in the units of the coordinates, and the other arguments of
-        `dask_bigfft.signal.bandstop`.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-    """
-
-
-@_of_one
-def convolve() -> None:
-    """Return the convolution with a kernel, in the shape of the array.
-
-    Parameters
-    ----------
-    array, dim
-        As for `lowpass`.
-    kernel : xarray.DataArray or array-like
-        With the dimensions `dim`, or with an axis for each of them in their order.
-    **keywords
-        `method` and the options of `dask_bigfft.signal.convolve`.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-    """
-
-
-@_of_one
-def convolve_masked() -> None:
-    """Return the convolution of an array with holes, of which the holes are no part.
-
-    Parameters
-    ----------
-    array, dim, kernel
-        As for `convolve`.
-    mask : xarray.DataArray or array-like, optional
-        True where values are missing, beside those that are NaN.
-    **keywords
-        Other arguments of `dask_bigfft.signal.convolve_masked`, and its options.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-    """
-
-
-@_of_one
-def fill_gaps() -> None:
-    """Return an array with band-limited values in its gaps.
-
-    Parameters
-    ----------
-    array, dim, metres
-        As for `lowpass`.
-    mask : xarray.DataArray or array-like, optional
-        True in gaps; by default where values are NaN.
-    **keywords
-        `band`, `iterations`, `tolerance` and the options of `dask_bigfft.signal.fill_gaps`, which
-        returns the convergence, too. Frequencies are in cycles per unit of the coordinates.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-    """
-
-
-@_of_one
-def derivative() -> None:
-    """Return the derivative along a dimension.
-
-    Parameters
-    ----------
-    array, dim, metres
-        As for `lowpass`; one dimension.
-    order : int
-        Order of the derivative, 1 by default.
-    **keywords
-        Options of `dask_bigfft.signal.derivative`.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        With the coordinates of the array, and its unit divided by that of the coordinate.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> x = xr.DataArray(np.arange(8) / 8, dims="x", coords={"x": np.arange(8) / 8})
-    >>> derivative(np.sin(2 * np.pi * x), "x").values[0].round(3)
-    np.float64(6.283)
-    """
-
-
-@_of_one
-def hilbert() -> None:
-    """Return the analytic signal of a real array along a dimension.
-
-    Parameters
-    ----------
-    array, dim
-        As for `lowpass`; one dimension.
-    **keywords
-        Options of `dask_bigfft.signal.hilbert`.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        Complex, with the coordinates and attributes of the array.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-    """
-
-
-@_of_one
-def envelope() -> None:
-    """Return the envelope of a real array along a dimension.
-
-    Parameters
-    ----------
-    array, dim
-        As for `lowpass`; one dimension.
-    **keywords
-        `squared` and the options of `dask_bigfft.signal.envelope`.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        Real, with the coordinates and attributes of the array.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-    """
-
-
-@_of_one
-def shift() -> None:
-    """Return an array whose values are moved by any distance, also by fractions of a step.
-
-    Parameters
-    ----------
-    array, dim, metres
-        As for `lowpass`.
-    distance : float or sequence of float
-        Distance in units of the coordinates, for all dimensions or for each; of times in seconds,
-        or a `numpy.timedelta64`.
-    **keywords
-        Options of `dask_bigfft.signal.shift`.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        With the same coordinates: the value at x moves to x + distance. The array is taken to be
-        periodic.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-    """
-
-
-@_of_one
-def resample() -> None:
-    """Return an array with another number of samples in the same interval.
-
-    Parameters
-    ----------
-    array, dim
-        As for `lowpass`; one dimension.
-    num : int
-        Number of samples of the result.
-    **keywords
-        `window` and the options of `dask_bigfft.signal.resample`.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        With a coordinate whose steps are longer or shorter; others along `dim` are dropped.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-    """
-
-
-@_of_one
-def downsample() -> None:
-    """Return every q-th sample along some dimensions, without aliases of higher frequencies.
-
-    Parameters
-    ----------
-    array, dim
-        As for `lowpass`.
-    factor : int or sequence of int
-        The number q, for all dimensions or for each.
-    **keywords
-        Options of `dask_bigfft.signal.downsample`.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        With every q-th value of the coordinates.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-    """
-
-
-@_of_one
-def pad() -> None:
-    """Return an array with more samples at its ends, whose coordinates go on evenly.
-
-    Parameters
-    ----------
-    array, dim
-        As for `lowpass`.
-    width : int, pair of int, or mapping
-        Samples before and after, the same for all dimensions, or for each by its name.
-    mode : {"constant", "edge", "linear_ramp", "reflect", "symmetric", "wrap"}
-        Values of the samples, see `numpy.pad`.
-    constant_values : number
-        Value of mode "constant", 0 by default.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        Lazy if the array is. Coordinates have the attribute ``pad_width`` for `unpad`; others along
-        `dim` are dropped.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-    """
-
-
-@_of_one
-def unpad() -> None:
-    """Return an array without the samples that `pad` has added.
-
-    Parameters
-    ----------
-    array, dim
-        As for `lowpass`; by default dimensions that `pad` has padded.
-    width : int, pair of int, or mapping, optional
-        As for `pad`; by default from the attribute ``pad_width`` of the coordinates.
-
-    Returns
-    -------
-    xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-    """

@@ -1,11 +1,20 @@
 """The transforms of arrays and datasets."""
 
-from dask_bigfft.xarray.arrays import both_shifted, forward, inverse
+from dask_bigfft.xarray.arrays import over_variables
+from dask_bigfft.xarray.transforms import (
+    both_shifted,
+    forward,
+    forward_waves,
+    inverse,
+    inverse_waves,
+    plan,
+)
 
 __all__ = ["dct", "dst", "fft", "fftshift", "hfft", "idct", "idst", "ifft", "ifftshift"]
-__all__ += ["ihfft", "irfft", "rfft"]
+__all__ += ["ihfft", "irfft", "plan", "rfft"]
 
 
+@over_variables(spectral=False)
 @forward
 def fft() -> None:
     """Return the discrete Fourier transform along some dimensions.
@@ -60,6 +69,7 @@ def fft() -> None:
     """
 
 
+@over_variables(spectral=False)
 @forward
 def rfft() -> None:
     """Return half the transform of real data; the half is that of the last dimension named.
@@ -87,6 +97,7 @@ def rfft() -> None:
     """
 
 
+@over_variables(spectral=True)
 @inverse
 def ifft() -> None:
     """Return the inverse of `fft`, with the dimensions and coordinates from before.
@@ -121,6 +132,7 @@ def ifft() -> None:
     """
 
 
+@over_variables(spectral=True)
 @inverse
 def irfft() -> None:
     """Return the inverse of `rfft`, which is real.
@@ -151,6 +163,7 @@ def irfft() -> None:
     """
 
 
+@over_variables(spectral=False)
 @forward
 def hfft() -> None:
     """Return the real transform of half of a Hermitian sequence, such as lags from 0 on.
@@ -180,6 +193,7 @@ def hfft() -> None:
     """
 
 
+@over_variables(spectral=True)
 @inverse
 def ihfft() -> None:
     """Return the inverse of `hfft`: the samples of a Hermitian sequence from 0 on.
@@ -201,7 +215,8 @@ def ihfft() -> None:
     """
 
 
-@forward
+@over_variables(spectral=False)
+@forward_waves
 def dct() -> None:
     """Return the cosine transform along some dimensions.
 
@@ -232,7 +247,8 @@ def dct() -> None:
     """
 
 
-@inverse
+@over_variables(spectral=True)
+@inverse_waves
 def idct() -> None:
     """Return the inverse of `dct`.
 
@@ -248,7 +264,8 @@ def idct() -> None:
     """
 
 
-@forward
+@over_variables(spectral=False)
+@forward_waves
 def dst() -> None:
     """Return the sine transform along some dimensions.
 
@@ -264,7 +281,8 @@ def dst() -> None:
     """
 
 
-@inverse
+@over_variables(spectral=True)
+@inverse_waves
 def idst() -> None:
     """Return the inverse of `dst`.
 
@@ -280,6 +298,7 @@ def idst() -> None:
     """
 
 
+@over_variables(spectral=True)
 @both_shifted
 def fftshift() -> None:
     """Return the array with the frequency 0 in the middle, coordinates included.
@@ -303,6 +322,7 @@ def fftshift() -> None:
     """
 
 
+@over_variables(spectral=True)
 @both_shifted
 def ifftshift() -> None:
     """Return the inverse of `fftshift`.

@@ -7,41 +7,42 @@ from typing import Any, get_args
 
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 
-#: Names of arguments that dimensions and coordinates determine.
-_DETERMINED = {"name", "array", "arrays", "work", "a", "x", "y", "d", "fs", "s", "axes", "axis"}
+#: Names of arguments that are no keywords.
+_NO_KEYWORDS = {"name", "array", "other"}
 
 #: Names of the argument `dim` in other functions.
 _OTHER_NAMES_OF_DIM = {"dims", "axis", "axes", "dimension", "dimensions"}
 
 
-def known_keywords(*functions: Callable[..., Any]) -> list[str]:
-    """Return the names of the keywords of a function and of those that it passes them on to.
+def known_keywords(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the keywords of a function of arrays.
 
-    >>> def inner(x, axes, *, kernel=None): ...
-    >>> def outer(array, dim=None, *, shift=False, **extras): ...
-    >>> known_keywords(outer, inner)
-    ['dim', 'shift', 'kernel']
+    >>> from typing import TypedDict, Unpack
+    >>> class Options(TypedDict, total=False):
+    ...     memory_limit: int
+    >>> def outer(array, dim=None, *, shift=False, **options: Unpack[Options]): ...
+    >>> known_keywords(outer)
+    ['dim', 'shift', 'memory_limit']
     """
-    names: list[str] = ["dim"]
-    for function in functions:
-        for name, parameter in inspect.signature(function).parameters.items():
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                for options in get_args(parameter.annotation):  # a class of keywords
-                    names += options.__annotations__
-            elif parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
-                names.append(name)
-    return [name for name in dict.fromkeys(names) if name not in _DETERMINED]
+    names: list[str] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            for options in get_args(parameter.annotation):  # a class of keywords
+                names += options.__annotations__
+        elif name not in _NO_KEYWORDS:
+            names.append(name)
+    return names
 
 
-def refuse_unknown(keywords: Mapping[str, Any], *functions: Callable[..., Any]) -> None:
-    """Raise an error for the first keyword that none of some functions has.
+def refuse_unknown(keywords: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Raise an error for the first keyword that a function does not have.
 
     Raises
     ------
     ArgumentTypeError
         With the most similar keyword, and all others.
     """
-    known = known_keywords(*functions)
+    known = known_keywords(function)
     for name, value in keywords.items():
         if name in known:
             continue

@@ -2,22 +2,28 @@
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, cast
+from typing import Any, Unpack
 
 import numpy as np
 import xarray as xr
 
 from dask_bigfft import signal
-from dask_bigfft.api.calls import transforms_by
 from dask_bigfft.errors import raise_invalid
-from dask_bigfft.signal.short_time import parse_slices, parse_window_keywords
+from dask_bigfft.signal.arguments import SignalOptions
+from dask_bigfft.signal.short_time import (
+    FFTMode,
+    Padding,
+    Scaling,
+    parse_slices,
+    parse_window_keywords,
+)
 from dask_bigfft.xarray.arrays import (
     Dims,
     is_spectral,
     labelled_like,
     over_variables,
     parse_dims,
+    with_numbered_chunks,
 )
 from dask_bigfft.xarray.attributes import (
     ARRAY_ATTRS,
@@ -26,7 +32,6 @@ from dask_bigfft.xarray.attributes import (
     source_attrs,
 )
 from dask_bigfft.xarray.coordinates import PREFIX, Samples, remembered, samples_of
-from dask_bigfft.xarray.keywords import refuse_unknown
 from dask_bigfft.xarray.spectra import squared_units
 
 __all__ = ["istft", "spectrogram", "stft"]
@@ -127,60 +132,44 @@ def _with_slices(
     )
 
 
-def _stft(array: xr.DataArray, dim: Dims = None, **keywords: Any) -> xr.DataArray:
-    """Return the spectra of slices."""
-    name = _one_dim(array, dim, lambda _: True)
-    own = samples_of(array, name)
-    data = signal.stft(
+def _slices(
+    work: Callable[..., Any],
+    array: xr.DataArray,
+    dim: Hashable,
+    options: Mapping[str, Any],
+    keywords: Mapping[str, Any],
+) -> xr.DataArray:
+    """Return spectra of slices by a function of `dask_bigfft.signal` along a dimension."""
+    own = samples_of(array, dim)
+    new_dims = [f"{PREFIX}{dim}" if name == dim else name for name in array.dims]
+    others = [name for name in array.dims if name != dim]
+    data = work(
         array.data,
         fs=1 / abs(own.spacing),
-        axis=array.get_axis_num(name),
+        axis=array.get_axis_num(dim),
         **keywords,
+        **with_numbered_chunks(options, others, [*new_dims, dim]),
     )
-    spectra = _with_slices(array, data, name, keywords)
-    if keywords.get("scale_to") == "psd":
-        spectra.attrs.pop("units", None)  # the root of a density
-    return spectra
+    return _with_slices(array, data, dim, keywords)
 
 
-def _spectrogram(array: xr.DataArray, dim: Dims = None, **keywords: Any) -> xr.DataArray:
-    """Return the squared spectra of slices."""
-    name = _one_dim(array, dim, lambda _: True)
-    own = samples_of(array, name)
-    data = signal.spectrogram(
-        array.data,
-        fs=1 / abs(own.spacing),
-        axis=array.get_axis_num(name),
-        **keywords,
-    )
-    spectra = _with_slices(array, data, name, keywords)
-    scaling = "density" if keywords.get("scale_to") == "psd" else "spectrum"
-    spectra.attrs = squared_units([array], {name: own}, scaling)
-    return spectra
-
-
-#: Functions that work for each function of this module, and to which it passes keywords on.
-_WORKS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "stft": (_stft, signal.stft),
-    "spectrogram": (_spectrogram, signal.spectrogram),
-}
-
-
-@transforms_by
-@partial(over_variables, spectral=False, inner=_WORKS.__getitem__)
-def _of_one(
-    name: str,
+@over_variables(spectral=False)
+def stft(
     array: xr.DataArray,
     dim: Dims = None,
-    **keywords: Any,
+    *,
+    win: Any,
+    hop: int,
+    fft_mode: FFTMode = "onesided",
+    mfft: int | None = None,
+    scale_to: Scaling | None = None,
+    phase_shift: int | None = 0,
+    p0: int | None = None,
+    p1: int | None = None,
+    k_offset: int = 0,
+    padding: Padding = "zeros",
+    **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
-    """Return the slices' spectra of one array by the name of their function."""
-    work = _WORKS[name][0]
-    return cast("xr.DataArray", work(array, dim, **keywords))
-
-
-@_of_one
-def stft() -> None:
     """Return the short-time Fourier transform along a dimension.
 
     Parameters
@@ -189,9 +178,17 @@ def stft() -> None:
         As for `fft`.
     dim : str, optional
         The dimension; by default the only one.
-    **keywords
-        `win`, `hop` and the other arguments of `dask_bigfft.signal.stft`, with its defaults, and
-        its options. The sampling rate is that of the coordinate.
+    win : array-like
+        Values of the window.
+    hop : int
+        Number of samples from a slice to the next one.
+    fft_mode, mfft, scale_to, phase_shift
+        See `scipy.signal.ShortTimeFFT`. The sampling rate is that of the coordinate.
+    p0, p1, k_offset, padding
+        See `scipy.signal.ShortTimeFFT.stft`.
+    **options
+        `chunks` (a mapping may name dimensions of the result), `memory_limit` and the other options
+        of `dask_bigfft.signal.stft`.
 
     Returns
     -------
@@ -212,19 +209,59 @@ def stft() -> None:
     >>> spectra.dims, spectra.x.values
     (('freq_x', 'x'), array([ 0.,  2.,  4.,  6.,  8., 10.]))
     """
+    name = _one_dim(array, dim, lambda _: True)
+    keywords = {
+        "win": win,
+        "hop": hop,
+        "fft_mode": fft_mode,
+        "mfft": mfft,
+        "scale_to": scale_to,
+        "phase_shift": phase_shift,
+        "p0": p0,
+        "p1": p1,
+        "k_offset": k_offset,
+        "padding": padding,
+    }
+    spectra = _slices(
+        signal.stft,
+        array,
+        name,
+        {**options},
+        keywords,
+    )
+    if scale_to == "psd":
+        spectra.attrs.pop("units", None)  # the root of a density
+    return spectra
 
 
-@_of_one
-def spectrogram() -> None:
+@over_variables(spectral=False)
+def spectrogram(
+    array: xr.DataArray,
+    dim: Dims = None,
+    *,
+    win: Any,
+    hop: int,
+    detr: Any = None,
+    fft_mode: FFTMode = "onesided",
+    mfft: int | None = None,
+    scale_to: Scaling | None = None,
+    phase_shift: int | None = 0,
+    p0: int | None = None,
+    p1: int | None = None,
+    k_offset: int = 0,
+    padding: Padding = "zeros",
+    **options: Unpack[SignalOptions],
+) -> xr.DataArray:
     """Return the squared short-time Fourier transform along a dimension.
 
     Parameters
     ----------
-    array, dim
+    array, dim, win, hop, fft_mode, mfft, scale_to, phase_shift, p0, p1, k_offset, padding
         As for `stft`.
-    **keywords
-        `win`, `hop` and the other arguments of `dask_bigfft.signal.spectrogram`, with its defaults,
-        and its options. The sampling rate is that of the coordinate.
+    detr : {"linear", "constant"} or function, optional
+        See `scipy.signal.ShortTimeFFT.spectrogram`.
+    **options
+        As for `stft`.
 
     Returns
     -------
@@ -237,9 +274,48 @@ def spectrogram() -> None:
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
+    name = _one_dim(array, dim, lambda _: True)
+    keywords = {
+        "win": win,
+        "hop": hop,
+        "detr": detr,
+        "fft_mode": fft_mode,
+        "mfft": mfft,
+        "scale_to": scale_to,
+        "phase_shift": phase_shift,
+        "p0": p0,
+        "p1": p1,
+        "k_offset": k_offset,
+        "padding": padding,
+    }
+    spectra = _slices(
+        signal.spectrogram,
+        array,
+        name,
+        {**options},
+        keywords,
+    )
+    scaling = "density" if scale_to == "psd" else "spectrum"
+    spectra.attrs = squared_units([array], {name: samples_of(array, name)}, scaling)
+    return spectra
 
 
-def istft(array: Any, dim: Dims = None, **keywords: Any) -> Any:
+@over_variables(spectral=True)
+def istft(
+    array: xr.DataArray,
+    dim: Dims = None,
+    *,
+    win: Any,
+    hop: int,
+    fft_mode: FFTMode = "onesided",
+    mfft: int | None = None,
+    dual_win: Any = None,
+    scale_to: Scaling | None = None,
+    phase_shift: int | None = 0,
+    k0: int = 0,
+    k1: int | None = None,
+    **options: Unpack[SignalOptions],
+) -> xr.DataArray:
     """Return the inverse of `stft`, with the coordinate from before.
 
     Parameters
@@ -248,9 +324,12 @@ def istft(array: Any, dim: Dims = None, **keywords: Any) -> Any:
         What `stft` returns with its default slices, or a product with it.
     dim : str, optional
         The dimension of the frequencies.
-    **keywords
-        Arguments of the `stft` that has made it, and others of `dask_bigfft.signal.istft`. By
-        default the result has as many samples as before.
+    win, hop, fft_mode, mfft, scale_to, phase_shift
+        Arguments of the `stft` that has made it.
+    dual_win, k0, k1
+        See `dask_bigfft.signal.istft`. By default the result has as many samples as before.
+    **options
+        As for `stft`.
 
     Returns
     -------
@@ -270,34 +349,31 @@ def istft(array: Any, dim: Dims = None, **keywords: Any) -> Any:
     >>> istft(stft(x, **window), **window)[-2:].values.round(6)
     array([48., 49.])
     """
-    refuse_unknown(keywords, signal.istft)
-    if isinstance(array, xr.Dataset):
-        inverses = {}
-        for name, variable in array.data_vars.items():
-            inverses[name] = variable
-            if any(map(is_spectral(variable), variable.dims)):
-                inverses[name] = istft(variable, dim, **keywords)
-        return xr.Dataset(inverses, attrs=array.attrs)
     name = _one_dim(array, dim, is_spectral(array))
     own = remembered(array, name, False)
     if own.dim not in array.dims:
         raise_invalid("array", f"of dimensions {array.dims}", f"a dimension {own.dim} of slices")
-    k0 = keywords.pop("k0", 0)
-    k1 = keywords.pop("k1", own.length)
-    data = signal.istft(
-        array.data,
-        fs=1 / abs(own.spacing),
-        k0=k0,
-        k1=k1,
-        f_axis=array.get_axis_num(name),
-        t_axis=array.get_axis_num(own.dim),
-        **keywords,
-    )
     samples = [*array.dims]
     samples.remove(name)
     samples.remove(own.dim)
     place = min(array.get_axis_num(name), len(samples))
     samples.insert(place, own.dim)
+    data = signal.istft(
+        array.data,
+        win,
+        hop,
+        fs=1 / abs(own.spacing),
+        fft_mode=fft_mode,
+        mfft=mfft,
+        dual_win=dual_win,
+        scale_to=scale_to,
+        phase_shift=phase_shift,
+        k0=k0,
+        k1=own.length if k1 is None else k1,
+        f_axis=array.get_axis_num(name),
+        t_axis=array.get_axis_num(own.dim),
+        **with_numbered_chunks({**options}, samples, samples),
+    )
     coords: dict[Hashable, Any] = {}
     for key, coordinate in array.coords.items():
         if not {name, own.dim} & set(coordinate.dims):

@@ -3,17 +3,20 @@
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, cast
+from typing import Any, Unpack
 
 import numpy as np
 import xarray as xr
 
 from dask_bigfft import signal
-from dask_bigfft.api.calls import transforms_by
 from dask_bigfft.errors import parse_flag, raise_invalid
+from dask_bigfft.signal.arguments import SignalOptions
+from dask_bigfft.signal.segments import Average
+from dask_bigfft.signal.spectra import Scaling
 from dask_bigfft.xarray.arrays import (
+    Detrend,
     Dims,
+    WindowName,
     computed,
     mask_of,
     over_variables,
@@ -21,6 +24,7 @@ from dask_bigfft.xarray.arrays import (
     prepared,
     rebuilt,
     with_frequencies,
+    with_numbered_chunks,
 )
 from dask_bigfft.xarray.attributes import ARRAY_ATTRS, RECORD, attrs_as_text
 from dask_bigfft.xarray.coordinates import PREFIX, Samples, samples_of
@@ -99,12 +103,11 @@ def _spectrum(
     arrays: Sequence[xr.DataArray],
     dim: Dims,
     scaling: str,
-    *,
-    real_dim: Hashable = None,
-    detrend: Any = None,
-    window: Any = None,
-    window_correction: bool = False,
-    **extras: Any,
+    real_dim: Hashable | None,
+    detrend: Detrend,
+    window: WindowName,
+    window_correction: bool,
+    keywords: dict[str, Any],
 ) -> tuple[dict[Hashable, Samples], Any]:
     """Return samples by dimension, with the halved one last, and the spectrum by `work`."""
     dims = parse_dims(arrays[0], dim, lambda _: True)
@@ -124,13 +127,11 @@ def _spectrum(
     samples = {name: samples_of(arrays[0], name) for name in dims}
     distances = [abs(own.spacing) for own in samples.values()]
     renamed = {name: f"{PREFIX}{name}" for name in dims}
-    if "mask" in extras:
-        extras["mask"] = mask_of(extras["mask"], arrays[0])
     data = computed(
         work,
         sources,
         renamed,
-        extras,
+        keywords,
         d=distances,
         scaling=scaling,
     )
@@ -152,20 +153,12 @@ def _power_of_windows(windows: Sequence[Any], scaling: str) -> float:
 
 def _squared(
     arrays: Sequence[xr.DataArray],
-    dim: Dims = None,
-    scaling: str = "density",
-    shift: bool = False,
-    **extras: Any,
+    samples: Mapping[Hashable, Samples],
+    data: Any,
+    scaling: str,
+    shift: bool,
 ) -> xr.DataArray:
-    """Return the power spectrum of one array, or the cross spectrum of two."""
-    work = signal.power_spectrum if len(arrays) == 1 else signal.cross_spectrum
-    samples, data = _spectrum(
-        work,
-        arrays,
-        dim,
-        scaling,
-        **extras,
-    )
+    """Return the power spectrum of one array, or the cross spectrum of two, with coordinates."""
     half = list(samples)[-1] if all(array.dtype.kind != "c" for array in arrays) else None
     frequencies = {}
     for name, own in samples.items():
@@ -202,54 +195,39 @@ def _common_unit(samples: Mapping[Hashable, Samples]) -> str | None:
     raise_invalid("dim", list(samples), allowed)
 
 
-def _isotropic(
-    arrays: Sequence[xr.DataArray],
-    dim: Dims,
-    scaling: str = "density",
-    **extras: Any,
-) -> xr.DataArray:
-    """Return the mean of the power spectrum over all directions."""
-    (array,) = arrays
-    radii = []
-
-    def work(data: Any, **keywords: Any) -> Any:
-        middles, power = signal.radial_power_spectrum(data, **keywords)
-        radii.append(middles)
-        return power
-
-    samples, data = _spectrum(
-        work,
-        [array],
-        dim,
-        scaling,
-        **extras,
-    )
-    unit = _common_unit(samples)
-    *others, last = samples
-    transformed = [key for key, coord in array.coords.items() if {*coord.dims} & {*samples}]
-    template = array.drop_vars(transformed).isel(dict.fromkeys(others, 0), drop=True)
-    attrs = {} if unit is None else {"units": unit}
-    new_dim = f"{PREFIX}r"
-    radius = xr.Variable((new_dim,), radii[0], attrs)
-    isotropic = rebuilt(template, data, {last: (new_dim, radius)})
-    isotropic.attrs = squared_units([array], samples, scaling)
-    return isotropic
-
-
 def averaged(
+    work: Callable[..., Any],
     arrays: Sequence[xr.DataArray],
     dim: Dims,
-    work: Callable[..., Any],
+    options: Mapping[str, Any],
     **keywords: Any,
 ) -> xr.DataArray:
-    """Return averages over segments by a function of one or two arrays along a dimension."""
+    """Return averages over segments by a function of one or two arrays along a dimension.
+
+    Parameters
+    ----------
+    work
+        Function of `dask_bigfft.signal`.
+    arrays
+        Arrays of the same dimensions.
+    dim
+        The dimension.
+    options, **keywords
+        Keywords of the function. `chunks` may name dimensions.
+    """
     dims = parse_dims(arrays[0], dim, lambda _: True)
     if len(dims) > 1:
         raise_invalid("dim", dims, "one dimension")
     name = dims[0]
     own = samples_of(arrays[0], name)
-    keywords |= {"fs": 1 / abs(own.spacing), "axis": arrays[0].get_axis_num(name)}
-    frequencies, data = work(*(array.data for array in arrays), **keywords)
+    after = [f"{PREFIX}{old}" if old == name else old for old in arrays[0].dims]
+    frequencies, data = work(
+        *(array.data for array in arrays),
+        fs=1 / abs(own.spacing),
+        axis=arrays[0].get_axis_num(name),
+        **keywords,
+        **with_numbered_chunks(options, arrays[0].dims, after),
+    )
     length = 1
     if len(frequencies) > 1:
         length = round(1 / abs(frequencies[1] * own.spacing))
@@ -264,32 +242,21 @@ def averaged(
     )
 
 
-def _averaged(arrays: Sequence[xr.DataArray], dim: Dims, **keywords: Any) -> xr.DataArray:
-    """Return the average of the power or cross spectra of segments."""
-    work = signal.welch if len(arrays) == 1 else signal.csd
-    return averaged(arrays, dim, work, **keywords)
-
-
-#: Functions that work for each function of this module, and to which it passes keywords on.
-_WORKS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "power_spectrum": (_squared, _spectrum, signal.power_spectrum),
-    "cross_spectrum": (_squared, _spectrum, signal.cross_spectrum),
-    "isotropic_power_spectrum": (_isotropic, _spectrum, signal.radial_power_spectrum),
-    "welch": (_averaged, signal.welch),
-    "csd": (_averaged, signal.csd),
-}
-
-
-@transforms_by
-@partial(over_variables, spectral=False, inner=_WORKS.__getitem__)
-def _of_one(name: str, array: xr.DataArray, dim: Dims = None, **keywords: Any) -> xr.DataArray:
-    """Return a spectrum of one array by the name of its function."""
-    work = _WORKS[name][0]
-    return cast("xr.DataArray", work([array], dim, **keywords))
-
-
-@_of_one
-def power_spectrum() -> None:
+@over_variables(spectral=False)
+def power_spectrum(
+    array: xr.DataArray,
+    dim: Dims = None,
+    *,
+    scaling: Scaling = "density",
+    shift: bool = False,
+    real_dim: Hashable | None = None,
+    detrend: Detrend = None,
+    window: WindowName = None,
+    window_correction: bool = False,
+    onesided: bool = True,
+    mask: Any = None,
+    **options: Unpack[SignalOptions],
+) -> xr.DataArray:
     """Return the power spectrum along some dimensions.
 
     Parameters
@@ -313,9 +280,13 @@ def power_spectrum() -> None:
     window_correction : bool
         True to divide by the mean square of the window ("density"), or by the square of its mean
         ("spectrum"). The default is False.
-    **extras
-        `onesided`, `mask`, `chunks`, `memory_limit`, `verify` and the other keywords of
-        `dask_bigfft.signal.power_spectrum`. A mask may be an array with names of dimensions.
+    onesided : bool
+        False to leave out the power of the other half. The default is True.
+    mask : xarray.DataArray or array-like, optional
+        True where values are missing, see `dask_bigfft.signal.power_spectrum`.
+    **options
+        `chunks` (a mapping may name dimensions), `memory_limit`, `verify` and the other options of
+        `dask_bigfft.signal.power_spectrum`.
 
     Returns
     -------
@@ -336,10 +307,39 @@ def power_spectrum() -> None:
     >>> power.values, power.units
     (array([0., 0., 1.]), '(m)^2')
     """
+    samples, data = _spectrum(
+        signal.power_spectrum,
+        [array],
+        dim,
+        scaling,
+        real_dim,
+        detrend,
+        window,
+        window_correction,
+        {**options, "onesided": onesided, "mask": mask_of(mask, array)},
+    )
+    return _squared(
+        [array],
+        samples,
+        data,
+        scaling,
+        shift,
+    )
 
 
 def cross_spectrum(
-    array: xr.DataArray, other: xr.DataArray, dim: Dims = None, **keywords: Any
+    array: xr.DataArray,
+    other: xr.DataArray,
+    dim: Dims = None,
+    *,
+    scaling: Scaling = "density",
+    shift: bool = False,
+    real_dim: Hashable | None = None,
+    detrend: Detrend = None,
+    window: WindowName = None,
+    window_correction: bool = False,
+    onesided: bool = True,
+    **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
     """Return the cross spectrum of two arrays: the conjugate of the first spectrum times the other.
 
@@ -347,8 +347,8 @@ def cross_spectrum(
     ----------
     array, other : xarray.DataArray
         Of the same dimensions and coordinates.
-    dim, scaling, shift, **extras
-        See `power_spectrum`.
+    dim, scaling, shift, real_dim, detrend, window, window_correction, onesided, **options
+        As for `power_spectrum`.
 
     Returns
     -------
@@ -360,22 +360,49 @@ def cross_spectrum(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
-    refuse_unknown(keywords, *_WORKS["cross_spectrum"])
-    return _squared(aligned(array, other), dim, **keywords)
+    keywords: dict[str, Any] = {**options}
+    refuse_unknown(keywords, cross_spectrum)
+    arrays = aligned(array, other)
+    samples, data = _spectrum(
+        signal.cross_spectrum,
+        arrays,
+        dim,
+        scaling,
+        real_dim,
+        detrend,
+        window,
+        window_correction,
+        keywords | {"onesided": onesided},
+    )
+    return _squared(
+        arrays,
+        samples,
+        data,
+        scaling,
+        shift,
+    )
 
 
-@_of_one
-def isotropic_power_spectrum() -> None:
+@over_variables(spectral=False)
+def isotropic_power_spectrum(
+    array: xr.DataArray,
+    dim: Dims = None,
+    *,
+    scaling: Scaling = "density",
+    bins: Sequence[float] | None = None,
+    detrend: Detrend = None,
+    window: WindowName = None,
+    window_correction: bool = False,
+    **options: Unpack[SignalOptions],
+) -> xr.DataArray:
     """Return the mean of the power spectrum over all directions.
 
     Parameters
     ----------
-    array, dim, scaling
+    array, dim, scaling, detrend, window, window_correction, **options
         As for `power_spectrum`. The coordinates of all dimensions have the same unit.
     bins : sequence of float, optional
         Rising edges of the bins of frequencies, see `dask_bigfft.signal.radial_power_spectrum`.
-    detrend, window, window_correction, **extras
-        As for `power_spectrum`.
 
     Returns
     -------
@@ -388,10 +415,51 @@ def isotropic_power_spectrum() -> None:
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
+    radii = []
+
+    def work(data: Any, **keywords: Any) -> Any:
+        middles, power = signal.radial_power_spectrum(data, **keywords)
+        radii.append(middles)
+        return power
+
+    samples, data = _spectrum(
+        work,
+        [array],
+        dim,
+        scaling,
+        None,
+        detrend,
+        window,
+        window_correction,
+        {**options, "bins": bins},
+    )
+    unit = _common_unit(samples)
+    *others, last = samples
+    transformed = [key for key, coord in array.coords.items() if {*coord.dims} & {*samples}]
+    template = array.drop_vars(transformed).isel(dict.fromkeys(others, 0), drop=True)
+    attrs = {} if unit is None else {"units": unit}
+    new_dim = f"{PREFIX}r"
+    radius = xr.Variable((new_dim,), radii[0], attrs)
+    isotropic = rebuilt(template, data, {last: (new_dim, radius)})
+    isotropic.attrs = squared_units([array], samples, scaling)
+    return isotropic
 
 
-@_of_one
-def welch() -> None:
+@over_variables(spectral=False)
+def welch(
+    array: xr.DataArray,
+    dim: Dims = None,
+    *,
+    window: Any = "hann",
+    nperseg: int | None = None,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    detrend: Any = "constant",
+    return_onesided: bool = True,
+    scaling: Scaling = "density",
+    average: Average = "mean",
+    **options: Unpack[SignalOptions],
+) -> xr.DataArray:
     """Return the power spectrum along a dimension, averaged over segments.
 
     Parameters
@@ -400,10 +468,11 @@ def welch() -> None:
         As for `fft`.
     dim : str, optional
         The dimension; by default the only one.
-    **keywords
-        `window`, `nperseg`, `noverlap`, `nfft`, `detrend`, `return_onesided`, `scaling` and
-        `average` of `dask_bigfft.signal.welch`, with its defaults, and its options, such as
-        `memory_limit`. The sampling rate is that of the coordinate.
+    window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, average
+        See `scipy.signal.welch`. The sampling rate is that of the coordinate.
+    **options
+        `chunks` (a mapping may name dimensions), `memory_limit` and the other options of
+        `dask_bigfft.signal.welch`.
 
     Returns
     -------
@@ -415,10 +484,36 @@ def welch() -> None:
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
+    return averaged(
+        signal.welch,
+        [array],
+        dim,
+        {**options},
+        window=window,
+        nperseg=nperseg,
+        noverlap=noverlap,
+        nfft=nfft,
+        detrend=detrend,
+        return_onesided=return_onesided,
+        scaling=scaling,
+        average=average,
+    )
 
 
 def csd(
-    array: xr.DataArray, other: xr.DataArray, dim: Dims = None, **keywords: Any
+    array: xr.DataArray,
+    other: xr.DataArray,
+    dim: Dims = None,
+    *,
+    window: Any = "hann",
+    nperseg: int | None = None,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    detrend: Any = "constant",
+    return_onesided: bool = True,
+    scaling: Scaling = "density",
+    average: Average = "mean",
+    **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
     """Return the cross spectrum along a dimension, averaged over segments.
 
@@ -426,7 +521,7 @@ def csd(
     ----------
     array, other : xarray.DataArray
         Of the same dimensions and coordinates.
-    dim, **keywords
+    dim, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, average, **options
         As for `welch`.
 
     Returns
@@ -439,5 +534,19 @@ def csd(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
-    refuse_unknown(keywords, *_WORKS["csd"])
-    return _averaged(aligned(array, other), dim, **keywords)
+    keywords: dict[str, Any] = {**options}
+    refuse_unknown(keywords, csd)
+    return averaged(
+        signal.csd,
+        aligned(array, other),
+        dim,
+        keywords,
+        window=window,
+        nperseg=nperseg,
+        noverlap=noverlap,
+        nfft=nfft,
+        detrend=detrend,
+        return_onesided=return_onesided,
+        scaling=scaling,
+        average=average,
+    )

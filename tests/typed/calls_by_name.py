@@ -1,0 +1,40 @@
+"""Calls of `dask_bigfft.xarray` that ci/lint gives to mypy: an ignored line has to be an error."""
+
+from typing import assert_type
+
+import xarray as xr
+
+import dask_bigfft.xarray as bx
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.xarray.accessor import Accessor
+
+
+def calls_of_arrays(field: xr.DataArray) -> None:
+    """Name dimensions and keywords of functions of arrays."""
+    spectrum = bx.rfft(field, ["y", "x"], detrend="constant", window="hann", memory_limit="1 GiB")
+    assert_type(spectrum, xr.DataArray)
+    assert_type(bx.irfft(spectrum, n=5), xr.DataArray)
+    assert_type(bx.dct(field, "x", type=3), xr.DataArray)
+    assert_type(bx.fft(field, band={"x": (0.0, 0.1)}, chunks={"freq_x": 3}), xr.DataArray)
+    assert_type(bx.lowpass(field, "x", cutoff=3.0, by="wavelength"), xr.DataArray)
+    assert_type(bx.stft(field, "x", win=[1.0, 1.0], hop=1), xr.DataArray)
+    assert_type(bx.csd(field, field, "x", nperseg=8), xr.DataArray)
+    assert_type(bx.plan(field, "rfft", ["y", "x"]), Plan)
+    bx.rfft(field, detrend="median")  # type: ignore[arg-type]
+    bx.rfft(field, windows="hann")  # type: ignore[call-arg]
+    bx.lowpass(field)  # type: ignore[call-arg]
+    bx.power_spectrum(field, scaling="psd")  # type: ignore[arg-type]
+
+
+def calls_of_datasets(fields: xr.Dataset) -> None:
+    """Transform the variables of a dataset."""
+    assert_type(bx.rfft(fields, "x"), xr.Dataset)
+    assert_type(bx.welch(fields, "x"), xr.Dataset)
+    bx.cross_spectrum(fields, fields)  # type: ignore[arg-type]
+
+
+def calls_of_the_accessor(field: xr.DataArray) -> None:
+    """Call methods of an accessor, whose array has any type."""
+    Accessor(field).rfft("x", detrend="linear", shift=True)
+    Accessor(field).welch("x", npersegment=8)  # type: ignore[call-arg]
+    Accessor(field).spectrum("x")  # type: ignore[attr-defined]

@@ -201,6 +201,8 @@ def parser() -> argparse.ArgumentParser:
         _add_options(command)
         _add_place(command, schedulers)
     _add_options_of_run(run)
+    text = "also the decomposition, the time of each step, and the plans that were not taken"
+    plan.add_argument("--details", action="store_true", help=text)
     text = "measure this machine, or a cluster's workers and network, for less than a minute; "
     text += "plans are made for what was found from then on"
     calibrate = commands.add_parser("calibrate", help=text, description=text)

@@ -46,7 +46,7 @@ def _plan(args: argparse.Namespace) -> None:
     """Print the explanation of a plan."""
     with place(args.scheduler, args.workers):
         _, plan = runs.planned_input(_requested(args))
-        print(plan.explain())
+        print(plan.explain(args.details))
 
 
 def _name_leftovers(path: Path) -> None:

@@ -3,8 +3,8 @@
 From top to bottom, the page shows:
 
 - the colours of the phases;
-- each running or recent transform, with its progress, the speed of each phase, compared with the
-  machine's profile where there is one, and the work of each worker;
+- each running or recent transform, with its progress, the time of each phase, compared with that
+  by the machine's profile where there is one, and the work of each worker;
 - the memory of workers and its limit, and the load of devices, their memory and its budget.
 
 It queries the scheduler's plugin twice a second and shows names and numbers only.
@@ -84,7 +84,10 @@ class Bar(NamedTuple):
 
 
 def bars_html(title: str, bars: list[Bar], most: float = 0.0) -> str:
-    """Return a table of bars, as long as `most` or the longest of them; nothing without bars."""
+    """Return a table of bars, as long as `most` or the longest of them; nothing without bars.
+
+    A mark beyond that is drawn at the end.
+    """
     if not bars:
         return ""
     longest = max(max(bar.value, bar.mark or 0.0) for bar in bars)
@@ -108,7 +111,7 @@ def bars_html(title: str, bars: list[Bar], most: float = 0.0) -> str:
             drawn += part.format(
                 0,
                 14,
-                100 * bar.mark / most,
+                min(100.0, 100 * bar.mark / most),
                 "border-right:2px solid black",
             )
         rows.append(
@@ -154,13 +157,14 @@ def page_html(state: Mapping[str, Any]) -> list[str]:
 
 def section_html(run: Mapping[str, Any], workers: Mapping[str, str], is_open: bool) -> str:
     """Return the section of a run, which is folded unless it is open."""
-    speeds = phases(run)
-    speeds_title = "Phases: speed of a thread, time of all threads"
-    if any(bar.mark for bar in speeds):
-        speeds_title += " (mark: by the profile)"
+    times = phases(run)
+    longest = max((bar.value for bar in times), default=0.0)
+    times_title = "Phases: time of all threads, speed of a thread"
+    if any(bar.mark for bar in times):
+        times_title += " (mark: time by the profile)"
     columns = side_by_side(
         run_html(run),
-        bars_html(speeds_title, speeds),
+        bars_html(times_title, times, most=longest),
         bars_html("Workers: made in rounds", balance(run, workers)),
     )
     return (
@@ -193,20 +197,18 @@ def work_text(work: Mapping[str, Any]) -> str:
 
 
 def phases(run: Mapping[str, Any]) -> list[Bar]:
-    """Return a bar for each phase of a run: bytes per second of a thread, and by the profile."""
+    """Return a bar for each phase of a run: its seconds, and those by the profile as a mark."""
     bars = []
     for phase in run["phases"]:
-        speed = phase["bytes_per_thread_second"]
-        colour = COLOURS.get(phase["phase"], PART)
-        text = f"{human_count(speed, 'B/s')}: {work_text(phase)}"
-        name = f"{phase['phase']} {phase['index']}"
+        speed = human_count(phase["bytes_per_thread_second"], "B/s")
+        limit = phase["limit"]
         bars.append(
             Bar(
-                name,
-                speed,
-                text,
-                colour,
-                mark=phase["limit"],
+                name=f"{phase['phase']} {phase['index']}",
+                value=phase["seconds"],
+                text=f"{work_text(phase)}: {speed}",
+                colour=COLOURS.get(phase["phase"], PART),
+                mark=phase["nbytes"] / limit if limit else None,
             )
         )
     return bars

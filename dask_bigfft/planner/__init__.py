@@ -15,5 +15,6 @@
     GPUs             passes (the search) -> tile_plan (tiles of a round, settings by hand)
                      work_sharing (parts of CPU threads and GPUs)
     inside           plans that overwrite their input
-    answer           explain (text, tables, drawings), phases (of a report)
+    answer           explain (texts and tables) -> overview (in short), drawing (HTML);
+                     phases (of a report)
 """

@@ -1,4 +1,4 @@
-"""Texts, tables and drawings of a plan: rounds, exchanges, reason and forecast."""
+"""Texts and tables of a plan: rounds, exchanges, reason and forecast."""
 
 import itertools
 import math
@@ -6,7 +6,6 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from html import escape
 
 import numpy as np
 
@@ -15,9 +14,9 @@ from dask_bigfft.planner.plan import Plan, axis_letter
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.stages import Exchange
 from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES, TilePlan, apart, digit_of_step
-from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout
+from dask_bigfft.transforms.layout import AxisLayout, Layout
 from dask_bigfft.transforms.rounds import ExchangeShape, Round, exchange_shape
-from dask_bigfft.transforms.steps import AxisProgram, Step
+from dask_bigfft.transforms.steps import Step
 
 #: Maximum line length.
 WIDTH = 100
@@ -158,7 +157,8 @@ _SCALES = {
     "full": "1/N",
 }
 
-_LEGEND = (
+#: Meaning of the notation.
+LEGEND = (
     "d(n, i, o): FFTs of length n, read at stride i and written at stride o, in elements of the "
     "whole array (in, and out). t_M: twiddles of modulus M. C, W: contiguous runs that a block is "
     "gathered from, and their width in elements. Fan-in: blocks that a block is gathered from. "
@@ -238,34 +238,48 @@ def step_text(plan: Plan, step: Step) -> str:
 # --- lines ----------------------------------------------------------------------------------
 
 
-def _transform_lines(plan: Plan) -> Iterator[str]:
-    """Yield the transform that a plan is for, and the choices that hold for all rounds."""
+def title_text(plan: Plan) -> str:
+    """Return the transform that a plan is for: the array, and its result."""
     spec = plan.spec
     result = f"{spec.out_shape} {spec.out_dtype} ({human_bytes(spec.out_nbytes)})"
-    yield from wrapped(f"{spec.title} ({human_bytes(spec.nbytes)}) into {result}", "  ", "")
-    lengths_of_axes = zip(spec.axes, spec.lengths, strict=True)
-    lengths = ", ".join(f"{axis_text(plan, axis)}: {n}" for axis, n in lengths_of_axes)
-    sign = "+" if spec.sign > 0 else "-"
-    orders = f"{_order(spec.orders_in)} to {_order(spec.orders_out)} order"
-    scale = _SCALES[spec.scale]
-    texts = [f"lengths by axis {{{lengths}}}, exponent {sign}i, scale {scale}, {orders}"]
-    texts += _band_texts(plan)
-    texts += _offset_texts(plan)
+    return f"{spec.title} ({human_bytes(spec.nbytes)}) into {result}"
+
+
+def remarks(plan: Plan) -> list[str]:
+    """Return what a reader may not expect of a plan, a sentence for each; all explanations have it.
+
+    A new property of plans that users should know of has its sentence here.
+    """
+    texts = _band_texts(plan) + _offset_texts(plan)
     for program in plan.programs:
         if program.bluestein:
             factors = " x ".join(map(str, program.factors))
             padded = f"{math.prod(program.factors)} = {factors} (Bluestein)"
             axis = f"axis {program.axis} of length {program.length}"
             texts.append(f"{axis} as a convolution of length {padded}")
-    variant = f"variant {plan.variant}, kernel {plan.kernel}"
-    texts.append(f"rounds {plan.notation}; {variant}{placed(plan)}")
-    if plan.spec.transfer:
-        texts.append("H: product with the transfer function; a prime marks the inverse transform")
-        texts += _factor_texts(plan)
+    texts += _factor_texts(plan)
+    texts += _placement_texts(plan)
     if plan.fallback:
         texts.append(f"kernel {plan.fallback}")
     if plan.shares:
         texts.append(share_text(plan))
+    return texts
+
+
+def _transform_lines(plan: Plan) -> Iterator[str]:
+    """Yield the transform that a plan is for, and the choices that hold for all rounds."""
+    spec = plan.spec
+    yield from wrapped(title_text(plan), "  ", "")
+    lengths_of_axes = zip(spec.axes, spec.lengths, strict=True)
+    lengths = ", ".join(f"{axis_text(plan, axis)}: {n}" for axis, n in lengths_of_axes)
+    sign = "+" if spec.sign > 0 else "-"
+    orders = f"{_order(spec.orders_in)} to {_order(spec.orders_out)} order"
+    scale = _SCALES[spec.scale]
+    texts = [f"lengths by axis {{{lengths}}}, exponent {sign}i, scale {scale}, {orders}"]
+    texts.append(f"rounds {plan.notation}; variant {plan.variant}, kernel {plan.kernel}")
+    if plan.spec.transfer:
+        texts.append("H: product with the transfer function; a prime marks the inverse transform")
+    texts += remarks(plan)
     for text in texts:
         yield from wrapped(text, "    ", "  ")
 
@@ -296,14 +310,15 @@ def _factor_texts(plan: Plan) -> list[str]:
         if operand.factor is None:
             continue
         number = operand.stage + 1
-        text = f"H is an array of {human_bytes(operand.nbytes)}"
+        text = f"the transfer function is an array of {human_bytes(operand.nbytes)}"
         if operand.factor.role == "kernel":
-            text = f"H is the spectrum of a kernel of {human_bytes(operand.nbytes)}"
+            nbytes = human_bytes(operand.nbytes)
+            text = f"the transfer function is the spectrum of a kernel of {nbytes}"
             text += f", which each task of round {number} computes for its tiles"
         elif operand.plan is None:
             text += f", which each task of round {number} gets as a whole"
         elif operand.plan.travelling:
-            exchanged = exchange_text(operand.plan.exchanges[0])
+            exchanged = human_bytes(operand.plan.exchanges[0].nbytes)
             text += f", exchanged into the order of the spectrum in round {number}: {exchanged}"
         else:
             text += f", whose blocks are those of the spectrum in round {number}"
@@ -366,21 +381,20 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{plural}"
 
 
-def placed(plan: Plan) -> str:
+def _placement_texts(plan: Plan) -> list[str]:
     """Return the device of the rounds and the memory settings that the user chose."""
+    texts = []
     if plan.machine.holding:
-        text = f"; blocks and rounds on {counted(plan.machine.holding, 'GPU')}, in one task"
+        texts.append(f"blocks and rounds on {counted(plan.machine.holding, 'GPU')}, in one task")
     elif plan.device == "hybrid":
-        text = "; rounds by CPU threads and devices together"
-    elif plan.device == "auto":
-        text = ""
-    else:
-        text = f"; rounds on the {plan.device}"
+        texts.append("rounds by CPU threads and devices together")
+    elif plan.device != "auto":
+        texts.append(f"rounds on the {plan.device}")
     if plan.device != "cpu" and plan.device_memory_limit is not None:
-        text += f"; at most {human_bytes(plan.device_memory_limit)} of a GPU's memory"
+        texts.append(f"at most {human_bytes(plan.device_memory_limit)} of a GPU's memory")
     if plan.overwrite:
-        text += "; the input may be overwritten"
-    return text
+        texts.append("the input may be overwritten")
+    return texts
 
 
 def _order(orders: Sequence[str]) -> str:
@@ -480,7 +494,7 @@ def in_a_line(plan: Plan) -> str:
 
 def summary(plan: Plan) -> str:
     """Return the transform, and the rounds in I/O-tensor notation with C and W between them."""
-    return "\n".join([*_transform_lines(plan), *_block_lines(plan), *wrapped(_LEGEND, "  ")])
+    return "\n".join([*_transform_lines(plan), *_block_lines(plan), *wrapped(LEGEND, "  ")])
 
 
 # --- reason and forecast --------------------------------------------------------------------
@@ -693,7 +707,7 @@ def preserved(plan: Plan) -> str | None:
     return f"chunks='preserve' costs an exchange more: {nbytes}, C = {shape.runs}, {width}"
 
 
-def explain(plan: Plan) -> str:
+def details(plan: Plan) -> str:
     """Return the rounds, the reason for the choice, the forecast and the runners-up as text."""
     lines = [summary(plan), ""]
     lines += wrapped(f"why: {plan.reason or 'not recorded'}", "  ", "")
@@ -708,128 +722,3 @@ def explain(plan: Plan) -> str:
     if plan.rejected:
         lines += ["", "considered", *table([HEADINGS, *rejected_rows(plan)])]
     return "\n".join(lines)
-
-
-_BOX = "border:1px solid #888888;border-radius:3px;padding:2px 6px;white-space:nowrap;background:"
-_PLAIN = "#8888882e"
-_WORK = "#f2933f8c"
-_SIDE = "display:inline-block;text-align:center;margin:2px"
-
-
-def _tag(name: str, inner: str, style: str = "") -> str:
-    """Return an HTML element."""
-    return f'<{name} style="{style}">{inner}</{name}>'
-
-
-def _lines(*texts: str) -> str:
-    """Return texts one below the other as HTML."""
-    return "".join(_tag("div", escape(text)) for text in texts)
-
-
-def digit_name(program: AxisProgram | None, digit: Digit) -> str:
-    """Return the name of a digit: ``n`` of the input's index, ``k`` of the output's, ``m`` between.
-
-    Digits that take a step of their own are numbered in the order of the steps.
-    """
-    if program is None:
-        return "n"
-    if digit.stage == program.target[0].stage:
-        letter = "k"
-    elif digit.stage == 0:
-        letter = "n"
-    else:
-        letter = "m"
-    if len(program.factors) == 1 and not program.bluestein:
-        return letter
-    for number, step in enumerate(program.steps, 1):
-        if digit in (step.source, step.target):
-            return f"{letter}{number}"
-    return letter
-
-
-def _group(group: Group, program: AxisProgram | None, step: Step | None) -> str:
-    """Return the digits of a group, or the step on them, above the number of parts."""
-    if step is None:
-        texts = [f"{digit_name(program, digit)}: {digit.size}" for digit in group.digits]
-        style = _BOX + _PLAIN
-    else:
-        before = digit_name(program, step.source)
-        after = digit_name(program, step.target)
-        texts = [f"{before} → {after}: {step.length}"]
-        style = _BOX + _WORK
-    boxes = "".join(_tag("span", escape(text), style) for text in texts)
-    count = len(group.chunks)
-    return _tag("div", boxes + _lines("whole" if count == 1 else f"{count} parts"), _SIDE)
-
-
-def _exchange(exchange: Exchange, moves: bool) -> str:
-    """Return an exchange: C, W, and the bytes that move."""
-    if not moves:
-        return _lines("local")
-    shape = exchange.shape
-    return _lines(
-        "exchange",
-        f"C = {shape.runs}",
-        width_text(shape, exchange.source_dtype),
-        f"{shape.blocks_in} → {shape.blocks_out}, fan-in {shape.fan_in}",
-        human_bytes(exchange.nbytes),
-    )
-
-
-def _html_table(plan: Plan) -> str:
-    """Return the blocks as an HTML table: a row for each axis, a column for each round.
-
-    Between two columns is a cell for the exchange, across all rows.
-    """
-    columns: list[tuple[str, Layout, Sequence[Step]]] = [("in", plan.source, ())]
-    for number, name in enumerate(round_names(plan)):
-        round_ = plan.rounds[number]
-        columns.append((f"round {number + 1} {{{name}}}", round_.source, round_.steps))
-    columns.append(("out", plan.result, ()))
-    ndim = len(plan.spec.shape)
-    head = [_tag("th", "")]
-    rows = [[_tag("th", escape(f"axis {axis_text(plan, axis)}"))] for axis in range(ndim)]
-    for number, (title, layout, steps) in enumerate(columns):
-        head.append(_tag("th", _lines(title, block_shape(layout)), "text-align:center"))
-        for axis, row in enumerate(rows):
-            groups = "".join(
-                _axis_groups(
-                    plan,
-                    axis,
-                    layout,
-                    steps,
-                )
-            )
-            row.append(_tag("td", groups, "text-align:center;white-space:nowrap"))
-        if number < len(plan.exchanges):
-            text = _exchange(plan.exchanges[number], plan.moves[number])
-            head.append(f'<td rowspan="{ndim + 1}" style="padding:0 1em">{text}</td>')
-    lines = ["".join(row) for row in (head, *rows)]
-    legend = f"{_LEGEND} n, m, k: index of the input, between rounds, of the output."
-    return f'<table title="{legend}">{"".join(f"<tr>{line}</tr>" for line in lines)}</table>'
-
-
-def _axis_groups(
-    plan: Plan,
-    axis: int,
-    layout: Layout,
-    steps: Sequence[Step],
-) -> Iterator[str]:
-    """Yield the groups of an axis, each with the one of the steps that transforms it."""
-    programs = {program.axis: program for program in plan.programs}
-    step_of_digits: dict[tuple[Digit, ...], Step] = {}
-    for step in steps:
-        if step.axis == axis:
-            step_of_digits[(step.source,)] = step
-    for group in layout.axes[axis].groups:
-        yield _group(group, programs.get(axis), step_of_digits.get(group.digits))
-
-
-def draw(plan: Plan) -> str:
-    """Return the plan as HTML: rounds from left to right, and what `explain` says, folded."""
-    return (
-        f"<div><p><b>{escape(in_a_line(plan)[1:-1])}</b></p>"
-        f'<div style="overflow-x:auto">{_html_table(plan)}</div>'
-        f"<details><summary>why: {escape(plan.reason or 'not recorded')}</summary>"
-        f"<pre>{escape(explain(plan))}</pre></details></div>"
-    )

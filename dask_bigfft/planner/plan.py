@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Self
 
 from dask_bigfft.arrays import Block
-from dask_bigfft.errors import parse_count, parse_type, raise_invalid
+from dask_bigfft.errors import parse_count, parse_flag, parse_type, raise_invalid
 from dask_bigfft.planner.profile import Profile, decode, encode
 from dask_bigfft.planner.request import DeviceChoice, Machine
 from dask_bigfft.planner.rows import BY_CALLER, NOT_STORED, ResultWriting, Stored, is_split
@@ -556,16 +556,22 @@ class Plan:
         )
         return forecast(replace(self, machine=machine))
 
-    def explain(self) -> str:
-        """Return the rounds, the reason for the choice, the forecast and the runners-up as text."""
-        from dask_bigfft.planner.explain import explain
+    def explain(self, details: bool = False) -> str:
+        """Return the steps of the plan, its memory and time, and the reason for it as text.
 
-        return explain(self)
+        Parameters
+        ----------
+        details : bool
+            True for the decomposition, the time of each step, and the plans that were not taken.
+            The default is False.
+        """
+        from dask_bigfft.planner import explain, overview
+
+        is_detailed = parse_flag("details", details)
+        return explain.details(self) if is_detailed else overview.overview(self)
 
     def __str__(self) -> str:
-        from dask_bigfft.planner.explain import summary
-
-        return summary(self)
+        return self.explain()
 
     def __repr__(self) -> str:
         from dask_bigfft.planner.explain import in_a_line
@@ -573,9 +579,12 @@ class Plan:
         return in_a_line(self)
 
     def _repr_html_(self) -> str:
-        from dask_bigfft.planner.explain import draw
+        from dask_bigfft.planner.drawing import draw
 
         return draw(self)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not name.startswith("_")]
 
 
 # --- operands -------------------------------------------------------------------------------

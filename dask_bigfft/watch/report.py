@@ -341,6 +341,9 @@ class RunReport:
             lines += ["", *table(rows)]
         return "\n".join(lines)
 
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not name.startswith("_")]
+
     def timeline(self) -> str:
         """Return a picture (SVG) of the last run: a row for each thread, time to the right."""
         return timeline(self.plan, self.spans, self.seconds)
@@ -372,6 +375,9 @@ class Report:
 
     def _repr_html_(self) -> str:
         return "".join(run._repr_html_() for run in self.runs)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not name.startswith("_")]
 
     def timeline(self) -> str:
         """Return the pictures (SVG) of all transforms, joined by newlines."""

@@ -123,7 +123,7 @@ def plan_fields(plan: Any) -> Record:
         "runners-up": " | ".join(runner_up_text(name, other) for name, other in plan.rejected),
     }
     if plan.machine.gpus or plan.machine.holding:
-        fields["passes"] = passes_text(plan.explain())
+        fields["passes"] = passes_text(plan.explain(details=True))
     return fields
 
 
@@ -357,7 +357,7 @@ def explained(request: Request, folder: Path) -> str:
     with environment_of(request, folder), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            text: str = plan_of(request, input_of(request, folder), folder).explain()
+            plan = plan_of(request, input_of(request, folder), folder)
+            return f"{plan.explain()}\n\n{plan.explain(details=True)}"
         except Exception as error:
             return f"{type(error).__name__} {named_argument(error)}"
-    return text

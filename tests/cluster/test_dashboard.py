@@ -241,7 +241,7 @@ def test_the_page_has_all_runs_workers_and_versions_and_escapes_names(client):
     text = "".join(dashboard.page_html({**answer, "runs": [run] * 9, "workers": workers}))
     assert text.count("&lt;script&gt; ") == 2 * text.count("<section") == 2 * 6
     assert ">barrier</text>" in text
-    assert "mark: by the profile" not in text  # nothing is calibrated
+    assert "by the profile" not in text  # nothing is calibrated
     assert "<script>" not in text
     assert "w (0.0.1)" in text
     assert "4 of 4 blocks" in text

@@ -168,7 +168,7 @@ def test_a_fallback_is_named(client, monkeypatch, error):
     with pytest.warns(FallbackWarning, match=why):
         plan = dask_bigfft.plan(x, "fftn")
     assert plan.kernel == "scipy"
-    assert re.search(why, plan.explain())
+    assert re.search(why, plan.explain(details=True))
     assert sorted(requested) == [0, 1, 1, 2]  # the others have answered
     with pytest.warns(FallbackWarning, match=why):
         y = fft.fftn(x)
@@ -180,7 +180,7 @@ def test_a_fallback_is_named(client, monkeypatch, error):
     monkeypatch.setattr(environment, "PATIENCE", (60.0,))
     own_plan = dask_bigfft.plan(x, "fftn")
     assert own_plan.kernel == "ducc0"
-    assert "instead of" not in own_plan.explain()
+    assert "instead of" not in own_plan.explain(details=True)
 
 
 def test_a_worker_that_is_killed_while_it_is_asked_is_left_out(tmp_path):

@@ -370,7 +370,7 @@ def test_blocks_stay_on_the_devices_that_hold_them(card, transport, name):
     floor = {"bigfft.planner.whole-axis-floor": 1}  # else one GPU does so little
     with dask.config.set({"bigfft.gpu.peer-transport": transport, **floor}):
         lazy = getattr(fft, name)(blocks)
-        assert "shards in rows of" in plan(blocks, name).explain()
+        assert "shards in rows of" in plan(blocks, name).explain(details=True)
     by_rows.calls = 0
     persisted = lazy.persist(scheduler="threads")
     assert (by_rows.calls > 0) is (transport in ("direct", "auto"))

@@ -98,7 +98,7 @@ def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, p
     crossing = np.prod(shape) * 16 / DeviceProfile().h2d
     ways = max(2, len(passes))  # a single tile goes there before it comes back
     assert round_.device == pytest.approx(ways * crossing, 0.15)
-    text = gpu_plan.explain()
+    text = gpu_plan.explain(details=True)
     rows = text.split("passes over the bus")[1].split("\n")[1:]
     parts = r"round 1 ({.*?}) +([\d, ]+?)  .* W = \d+, (\w+) .* W = "
     assert [" ".join(re.search(parts, row).groups()) for row in rows[: len(passes)]] == passes
@@ -177,7 +177,7 @@ def test_two_passes_over_the_bus_are_enough(shape, chunks, notation):
             memory_limit="1 TiB",
         )
     moving = len(gpu_plan.exchanges) - sum(map(bool, gpu_plan.shared_layouts.exchanges))
-    passes = gpu_plan.explain().split("passes over the bus")[1].split("buffers of")[0]
+    passes = gpu_plan.explain(details=True).split("passes over the bus")[1].split("buffers of")[0]
     assert (gpu_plan.notation, moving, passes.count("W =")) == (notation, 2, 4)  # in and out
 
 

@@ -1,5 +1,6 @@
 """Every Python block of the guide runs, and the guide builds as HTML without a warning."""
 
+import importlib
 import re
 from html import unescape
 
@@ -34,11 +35,13 @@ def test_code_runs_as_a_script(page, method, tmp_path):
 
 @pytest.fixture(scope="module")
 def html(tmp_path_factory):
-    for name in ("sphinx", "myst_parser", "furo"):
+    """The text of each page, built without running its code: the tests above do that."""
+    for name in ("sphinx", "myst_nb", "furo"):
         pytest.importorskip(name)
     out = tmp_path_factory.mktemp("guide")
-    options = ["-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d"]
-    python(*options, out / "trees", GUIDE, out / "html")
+    options = ["-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    options += ["-D", "run_code=0", "-D", "nb_execution_mode=off", "-d", out / "trees"]
+    python(*options, GUIDE, out / "html")
     pages = {page: (out / "html" / f"{page}.html").read_text() for page in PAGES}
     return {page: unescape(re.sub(r"<[^>]*>", "", text)) for page, text in pages.items()}
 
@@ -59,3 +62,34 @@ def test_every_public_name_is_in_the_reference(html):
     names = {*words, *(word.strip(".").rpartition(".")[2] for word in words)}
     missing = {name for name in public if name.rpartition(".")[2] not in names}
     assert not missing
+
+
+@pytest.fixture
+def outputs(monkeypatch):
+    """The extension of Sphinx that runs the code of pages."""
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(GUIDE)
+    return importlib.import_module("outputs")
+
+
+def test_a_page_shows_what_its_code_prints(outputs, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nx = 3\n```\nText\n```python\nprint(x)\nprint(2 * x)\n```\n")
+    printed = outputs.printed_by(page)
+    assert printed == ["", "3\n6"]
+    text = outputs.with_outputs(page.read_text(), printed)
+    assert text.count(":class: printed") == 1
+    assert text.endswith("\n3\n6\n```\n")
+
+
+def test_a_page_whose_code_fails_is_an_error_of_the_build(outputs, tmp_path):
+    page = tmp_path / "wrong.md"
+    page.write_text("```python\nassert 1 > 2\n```\n")
+    with pytest.raises(outputs.ExtensionError, match=r"wrong\.md(.|\n)*AssertionError"):
+        outputs.printed_by(page)
+
+
+def test_the_reference_lists_functions_and_describes_parameters_once(html):
+    text = html["api"]
+    assert text.count("Return the real inverse of rfft.") >= 2  # in the table, and below it
+    assert text.count("Other digits must be given wherever the spectrum") == 2  # one, several axes

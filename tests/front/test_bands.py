@@ -318,7 +318,7 @@ def test_exchanges_carry_the_band(shape, chunks):
         assert nbytes <= 0.2 * full_nbytes
         assert in_files[1].scratch < in_files[0].scratch
         assert in_files[1].peak_host < in_files[0].peak_host
-    assert "band" in part.explain()
+    assert "band" in part.explain(details=True)
     assert part.result.size == np.prod([n // 8 for n in shape])
 
 

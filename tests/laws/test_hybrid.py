@@ -228,7 +228,7 @@ def test_a_share_set_by_hand_is_that_of_the_rows_of_each_block(
     with dask.config.set(by_hand), split(), simulated_devices(1 << 14, limits=SMALL):
         lazy = fft.fft2(array, device="hybrid")
         spectrum, nbytes_of = computed(lazy, scheduler="threads", num_workers=8)
-        text = plan(array, "fft2", device="hybrid").explain()
+        text = plan(array, "fft2", device="hybrid").explain(details=True)
     assert_close(spectrum, scipy.fft.fft2(x))
     assert nbytes_of["round_cpu"] + nbytes_of["round_device"] == nbytes_of["round"]
     assert abs(nbytes_of["round_cpu"] / nbytes_of["round"] - share) <= 1 / 24
@@ -296,7 +296,7 @@ def test_the_faster_ones_do_alone_what_sharing_would_not_gain(tmp_path, profile,
         assert hybrid.rounds == alone[device].rounds
         assert hybrid.expected == alone[device].expected
         assert set(hybrid.shares) == {float(device == "gpu")}
-        assert "do all rounds alone by the model" in hybrid.explain().replace("\n", " ")
+        assert "do all rounds alone by the model" in hybrid.explain(details=True).replace("\n", " ")
 
 
 def test_whole_transforms_beside_a_slow_bus_are_shared(tmp_path):

@@ -188,7 +188,7 @@ def test_a_plan_says_why_it_was_not_measured(folder):
         **keywords,
     )
     assert "not measured: array and result take more than 30 % of the memory" in unmeasured.reason
-    assert " ".join(unmeasured.explain().split()).count("not measured: array") == 1
+    assert " ".join(unmeasured.explain(details=True).split()).count("not measured: array") == 1
     with simulated_devices(1 << 20):
         shared = dask_bigfft.plan(
             x,

@@ -14,7 +14,7 @@ from dask.base import tokenize
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.planner import explain
-from dask_bigfft.planner.explain import draw
+from dask_bigfft.planner.drawing import draw
 from dask_bigfft.planner.plan import Plan
 
 TENSOR = re.compile(r"d\((\d+), (\d+), (\d+)\)")
@@ -52,7 +52,7 @@ def lines_of(text, start):
 
 
 def tensors(plan, number):
-    text = lines_of(str(plan), f"round {number}")[0]
+    text = lines_of(plan.explain(details=True), f"round {number}")[0]
     return [tuple(map(int, group)) for group in TENSOR.findall(text)]
 
 
@@ -74,14 +74,14 @@ def transform_by_tensors(values, steps):
 def test_the_tensors_of_two_rounds_are_the_transform(named_plan):
     steps = [*tensors(named_plan, 1), *tensors(named_plan, 2)]
     assert steps == [(32, 128, 1), (128, 1, 32)]
-    assert "d(32, 128, 1) t_4096" in str(named_plan)
+    assert "d(32, 128, 1) t_4096" in named_plan.explain(details=True)
     values = np.random.default_rng(0).normal(size=4096) + 0j
     np.testing.assert_allclose(transform_by_tensors(values, steps), np.fft.fft(values), atol=1e-9)
 
 
 @with_plans("slabs")
 def test_slabs_have_one_exchange_with_the_papers_numbers(named_plan):
-    text = str(named_plan)
+    text = named_plan.explain(details=True)
     assert tensors(named_plan, 1) == [(64, 64, 64), (64, 1, 1)]
     assert tensors(named_plan, 2) == [(64, 4096, 4096)]
     (local,) = lines_of(text, "local")
@@ -96,7 +96,7 @@ def test_slabs_have_one_exchange_with_the_papers_numbers(named_plan):
 
 def kinds_of_lines(named_plan):
     """The first words of the lines of a plan that are a stage's or the result's."""
-    lines = [s for s in map(str.split, str(named_plan).splitlines()) if s]
+    lines = [s for s in map(str.split, explain.summary(named_plan).splitlines()) if s]
     return [s[0] for s in lines if s[0] in ("local", "exchange", "round", "result")]
 
 
@@ -110,22 +110,59 @@ def test_each_exchange_says_what_the_plan_has(named_plan):
         if name is not None:
             expected.append(name)
     assert kinds_of_lines(named_plan) == [*expected, "result"]
-    for exchange, line in zip(
-        named_plan.travelling, lines_of(str(named_plan), "exchange"), strict=True
-    ):
+    text = named_plan.explain(details=True)
+    for exchange, line in zip(named_plan.travelling, lines_of(text, "exchange"), strict=True):
         shape = exchange.shape
         assert f"fan-in {shape.fan_in}, C = {shape.runs}, W = {shape.width} (" in line
         assert f"{shape.groups} group" in line
         assert line.endswith(f"moves {explain.human_bytes(exchange.nbytes)}")
-    text = named_plan.explain()
     assert max(map(len, text.splitlines())) <= 100
-    assert text.startswith(str(named_plan))
-    assert str(named_plan) == explain.summary(named_plan)
+    assert text.startswith(explain.summary(named_plan))
+
+
+@with_plans()
+def test_the_short_text_has_the_steps_the_memory_and_the_time_without_notation(named_plan):
+    text = named_plan.explain()
+    assert text == str(named_plan)
+    assert max(map(len, text.splitlines())) <= 100
+    assert not TENSOR.search(text)
+    assert "C = " not in text
+    assert "W = " not in text
+    assert text.count("rechunk") == len(named_plan.travelling)
+    assert text.count("FFT along") >= len(named_plan.rounds)
+    forecast = named_plan.expected
+    for part in (
+        explain.human_seconds(forecast.seconds),
+        explain.human_bytes(forecast.peak_host),
+        explain.counted(forecast.tasks, "task"),
+        named_plan.reason,
+    ):
+        assert part in " ".join(text.split())
+
+
+def test_whole_axes_of_a_step_are_named_together():
+    text = plan((64, 64, 64), (8, -1, -1), "c8", rounds=[{1: 64, 2: 64}, {0: 64}]).explain()
+    assert "FFT along axes 1 and 2" in text
+    assert "inverse" not in text
+    back = plan((64, 64), (8, -1), "c8", "ifftn", rounds=[{1: 64}, {0: 64}]).explain()
+    assert "inverse FFT along axis 0" in back
+
+
+@pytest.mark.parametrize("name", ["plan", "report"])
+def test_completion_shows_public_names_alone(name):
+    x = da.zeros((64, 64), chunks=(8, 64), dtype="c16")
+    shown = dask_bigfft.plan(x, "fft2")
+    if name == "report":
+        spectrum = fft.fft2(x)
+        spectrum.compute(scheduler="sync")
+        shown = dask_bigfft.report(spectrum)
+    assert {"explain", "timeline"} & {*dir(shown)}
+    assert not [attribute for attribute in dir(shown) if attribute.startswith("_")]
 
 
 def test_explain_has_reason_forecast_and_runners_up():
     explained = plan((64, 64, 64), (8, -1, -1), "c8")
-    text = explained.explain()
+    text = explained.explain(details=True)
     forecast = explained.expected
     assert f"why: {explained.reason}" in " ".join(text.split())
     assert f"{forecast.tasks}\n" in text
@@ -153,7 +190,8 @@ def test_a_plan_of_4096_blocks_prints_in_a_second(shape, chunks, kind):
     large = plan(shape, chunks, "c8", kind)
     assert large.source.blocks == 4096
     started = time.process_time()  # some milliseconds, however busy the machine is
-    text = large.explain()
+    text = large.explain(details=True)
+    assert len(large.explain()) < 2000
     html = large._repr_html_()
     assert time.process_time() - started < 1
     assert len(text) < 8000
@@ -218,9 +256,9 @@ def test_text_in_the_drawing_is_escaped(named_plan):
 
 def test_an_array_without_elements_has_a_plan_to_print():
     empty = plan((0, 8), 2, kind="fft")
-    assert "moves 0 B" in str(empty) or "nothing travels" in str(empty)
     checked(draw(empty))
-    assert max(map(len, empty.explain().splitlines())) <= 100
+    for details in (False, True):
+        assert max(map(len, empty.explain(details).splitlines())) <= 100
 
 
 def test_a_prompt_shows_a_line_and_tokens_know_all() -> None:

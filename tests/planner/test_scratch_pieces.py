@@ -64,7 +64,7 @@ def test_pieces_are_large_where_memory_has_room(case: str) -> None:
     assert plan.expected.peak_host <= plan.machine.memory_limit
     assert plan.expected.seconds <= search.ALIKE * small.expected.seconds
     assert plan.source.blocks >= search.FEWEST
-    assert "pieces of" in plan.explain()
+    assert "pieces of" in plan.explain(details=True)
     assert Plan.from_json(plan.to_json()) == plan
 
 
@@ -170,8 +170,8 @@ def test_a_stored_line_at_64_times_the_memory(
     assert all(cut % chunk == 0 for cut in x.chunks[0])  # each stored chunk is in one block
     assert plan.piece_nbytes >= MIB
     assert plan.expected.peak_host <= gib * GIB
-    assert "open      the stored array in" in plan.explain()
-    assert "costs nothing" not in plan.explain()  # the result has not the stored chunks
+    assert "open      the stored array in" in plan.explain(details=True)
+    assert "costs nothing" not in plan.explain(details=True)  # the result has not the stored chunks
     as_given = replace(requested, block_size="128 MiB")
     assert planned_input(as_given)[1].piece_nbytes < plan.piece_nbytes
 

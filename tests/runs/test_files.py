@@ -121,7 +121,7 @@ def test_rows_save_a_pass(counted, scheme, scratch):
     assert counted["scratch_write bytes"] + counted["sink_write bytes"] == 3 * values.nbytes
     assert counted["source_read bytes"] == counted["sink_write bytes"] == values.nbytes
     assert len(report.plan.travelling) == 2
-    assert "3 times the data are read" in report.plan.explain()
+    assert "3 times the data are read" in report.plan.explain(details=True)
     assert counted["worst"] <= report.plan.expected.scratch <= 2 * values.nbytes
     spectrum = result()
     assert spectrum.chunks == (cut.get("chunk", 2**8),)
@@ -169,7 +169,7 @@ def test_slabs_are_read_by_their_round(counted, name, verify):
     assert plan.exchanges[0].local
     assert plan.from_rows
     assert not plan.merges
-    assert "is read where the array is stored" in " ".join(plan.explain().split())
+    assert "is read where the array is stored" in " ".join(plan.explain(details=True).split())
     assert plan.piece_nbytes >= 12 << 10
     assert counted["source_read bytes"] == counted["scratch_read bytes"] == values.nbytes
     assert counted["scratch_write bytes"] == counted["sink_write bytes"] == values.nbytes

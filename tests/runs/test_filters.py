@@ -42,7 +42,7 @@ def source(x, tmp_path):
 def test_a_file_becomes_a_filtered_file(x, source, tmp_path):
     done = run(source, tmp_path / "out.zarr", "fourier_filter", transfer=smooth)
     assert done.plan.spec.transfer
-    assert done.plan.notation in done.plan.explain()
+    assert done.plan.notation in done.plan.explain(details=True)
     result = zarr.open_array(str(tmp_path / "out.zarr"))[...]
     np.testing.assert_allclose(result, expected_of(x, smooth), atol=1e-12)
 

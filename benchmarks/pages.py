@@ -211,7 +211,7 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
         "`of the bus` is the time that all crossings need at the bus's two-way speed over the "
         "seconds taken. Names say data type, size of a block, and memory: pinned, pageable "
         "(pinned in every run) or ring (copied through pinned buffers). Peers: their seconds "
-        "over ours.",
+        "divided by those of `dask_bigfft`.",
         {
             "bus": ("The bus", "name=direction | gb_per_second=GB/s"),
             "rounds": ("Rounds on blocks in their own memory", WHOLE),
@@ -375,12 +375,12 @@ def page(content: dict[str, Any]) -> str:
 
 #: Lines of the guide's table of figures: text | section of a page | rows | key of each row.
 FACTS = """\
-several axes, warm: `ducc0`, kept / ours | memory.[23tr]*x16 | ducc0, memory kept | over_ours
-several axes, warm: SciPy, kept / ours | memory.[23tr]*x16 | scipy, memory kept | over_ours
-several axes, warm: `mkl_fft`, kept / ours | memory.[23tr]*x16 | mkl_fft, memory kept | over_ours
-several axes, warm: `da.fft`, kept / ours | memory.[23tr]*x16 | da.fft, memory kept | over_ours
-several axes, warm: `da.fft`, freed / ours | memory.[23tr]*x16 | da.fft, memory freed | over_ours
-a prime near 2^22, warm: SciPy, kept / ours | memory.1d-prime-x16 | scipy, memory kept | over_ours
+seconds of `ducc0` (kept) / `dask_bigfft` | memory.[23tr]*x16 | ducc0, memory kept | over_ours
+seconds of SciPy (kept) / `dask_bigfft` | memory.[23tr]*x16 | scipy, memory kept | over_ours
+seconds of `mkl_fft` (kept) / `dask_bigfft` | memory.[23tr]*x16 | mkl_fft, memory kept | over_ours
+seconds of `da.fft` (kept) / `dask_bigfft` | memory.[23tr]*x16 | da.fft, memory kept | over_ours
+seconds of `da.fft` (freed) / `dask_bigfft` | memory.[23tr]*x16 | da.fft, memory freed | over_ours
+the same for a prime near 2^22, SciPy | memory.1d-prime-x16 | scipy, memory kept | over_ours
 `compute()` over `persist()`, warm | memory.*x16 | ours, * | compute
 convolution of two arrays of 2^26: seconds, warm | convolution.runs | full: fftconvolve | warm
 the same convolution, first run | convolution.runs | full: fftconvolve | first

@@ -1,10 +1,14 @@
 """Configuration of Sphinx with MyST for `ci/docs`.
 
-Two directives draw from the package itself, so that pictures and tables cannot grow old: `plan`
-shows the drawing of the plan that its arguments give, `settings` lists every setting.
+Directives draw from the package itself, so that pictures and tables cannot grow old: `plan` shows
+the drawing of the plan that its arguments give, `settings` lists every setting, and `functions`
+the functions of a module. The code of pages and notebooks is run (`outputs`, myst-nb); with
+``-D run_code=0 -D nb_execution_mode=off`` it is not.
 """
 
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import dask.array as da
@@ -13,15 +17,22 @@ from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import inventories
 
 import dask_bigfft
 from dask_bigfft.config import SETTINGS
+
+GUIDE = Path(__file__).resolve().parent
 
 project = "dask_bigfft"
 author = copyright = "dask_bigfft developers"
 version = release = dask_bigfft.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "outputs", "reference", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
+extensions += ["sphinx.ext.intersphinx", "sphinx.ext.napoleon"]
+default_role = "py:obj"
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
@@ -29,10 +40,22 @@ html_theme = "furo"
 html_title = f"dask_bigfft {release}"
 html_show_copyright = False
 html_copy_source = html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["guide.css"]
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
+autosummary_generate = False
 napoleon_google_docstring = False
 napoleon_use_rtype = False
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_execution_timeout = 300
+nb_merge_streams = True
+
+#: Folder of the inventories, until the build ends.
+INVENTORIES = tempfile.TemporaryDirectory()
+intersphinx_mapping = inventories.write_inventories(INVENTORIES.name)
 
 
 class PlanDirective(Directive):
@@ -68,7 +91,13 @@ class SettingsDirective(Directive):
         return section.children
 
 
+def copy_notebooks(app, config):
+    """Copy the notebooks to a folder below the pages, where Sphinx finds them."""
+    shutil.copytree(GUIDE.parent / "notebooks", GUIDE / "notebooks", dirs_exist_ok=True)
+
+
 def setup(app):
     """Make the directives known."""
+    app.connect("config-inited", copy_notebooks)
     app.add_directive("plan", PlanDirective)
     app.add_directive("settings", SettingsDirective)

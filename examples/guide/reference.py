@@ -1,0 +1,67 @@
+"""The reference: tables of functions, and docstrings without the parameters that all share.
+
+The directive ``functions MODULE`` is a table of the public functions of a module, one line each,
+which links to their descriptions. The parameters of transforms are described once for one axis
+(`dask_bigfft.fft.fft`) and once for several (`dask_bigfft.fft.fftn`).
+"""
+
+from importlib import import_module
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from docutils.statemachine import StringList
+
+from dask_bigfft.api.arguments import Extras
+
+#: Functions with all parameters.
+IN_FULL = ("dask_bigfft.fft.fft", "dask_bigfft.fft.fftn")
+
+#: Beginning of the first and of the last keyword in a signature.
+_FIRST, *_, _LAST = Extras.__annotations__
+
+
+class FunctionsDirective(Directive):
+    """A table of the functions of a module: name, and first line of the docstring."""
+
+    required_arguments = 1
+
+    def run(self):
+        """Return the table."""
+        module = import_module(self.arguments[0])
+        names = [f"   ~{module.__name__}.{name}" for name in sorted(module.__all__)]
+        lines = [".. autosummary::", "   :nosignatures:", "", *names]
+        section = nodes.container()
+        self.state.nested_parse(StringList(lines, "functions"), 0, section)
+        return section.children
+
+
+def shortened_docstring(app, what, name, obj, options, lines):
+    """Replace the parameters that a docstring shares with others by a reference."""
+    text = "\n".join(lines)
+    if name in IN_FULL or f"\n{_LAST} : " not in text:
+        return
+    summary, _, others = text.partition("\nParameters\n")
+    examples = others.partition("\nExamples\n")[2]
+    several = "\naxes : " in others
+    same = "fftn" if several else "fft"
+    text = f"{summary}\nArguments, keywords, result and errors are described for `{same}`.\n"
+    if examples:
+        text += f"\nExamples\n{examples}"
+    lines[:] = text.splitlines()
+
+
+def shortened_signature(app, what, name, obj, options, signature, returned):
+    """Leave the keywords of all transforms out of a signature."""
+    if signature is None or name in IN_FULL or f" {_LAST}=" not in signature:
+        return None
+    before = signature.partition(f" {_FIRST}=")[0].removesuffix(" *,")
+    return f"{before} **keywords)", returned
+
+
+def setup(app):
+    """Make the directive and the shorter texts known."""
+    app.setup_extension("sphinx.ext.autodoc")
+    app.add_directive("functions", FunctionsDirective)
+    app.connect("autodoc-process-docstring", shortened_docstring, priority=400)
+    app.connect("autodoc-process-signature", shortened_signature)
+    return {"parallel_read_safe": True}

@@ -4,8 +4,9 @@ If a release of dask moves one of them, only this file has to change.
 """
 
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
 import dask.array as da
 from dask._task_spec import Alias, DataNode, Task, TaskRef, _execute_subgraph
@@ -14,10 +15,11 @@ from dask.array.core import finalize, slices_from_chunks
 from dask.array.rechunk import old_to_new
 from dask.blockwise import Blockwise
 from dask.callbacks import Callback
+from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph, Layer
 from dask.layers import ArraySliceDep
 
-from dask_bigfft.expressions import RecipeExpression
+from dask_bigfft.expressions import CalculationExpression, RecipeExpression
 
 # names that other modules import from here
 __all__ = ["Alias", "DataNode", "HighLevelGraph", "Layer", "NumpyBackendEntrypoint", "Task"]
@@ -87,15 +89,15 @@ def original_of(x: da.Array) -> Any:
 
 def is_lazy(x: Any) -> bool:
     """Return whether a value is an array of dask, or of the package dask-array."""
-    return isinstance(x, da.Array) or _is_of_dask_array(x)
+    return isinstance(x, da.Array) or is_of_dask_array(x)
 
 
 def is_expression(x: Any) -> bool:
     """Return whether an array of `is_lazy` is an expression, and not a graph."""
-    return ARRAY_EXPRESSIONS or _is_of_dask_array(x)
+    return ARRAY_EXPRESSIONS or is_of_dask_array(x)
 
 
-def _is_of_dask_array(x: Any) -> bool:
+def is_of_dask_array(x: Any) -> bool:
     """Return whether a value is an array of the package dask-array, without importing it."""
     kind = getattr(sys.modules.get(DASK_ARRAY), "Array", None)  # None while it is imported
     return kind is not None and isinstance(x, kind)
@@ -108,14 +110,40 @@ def uses_expressions() -> bool:
 
 def functions_of(x: Any) -> Any:
     """Return the module with the functions of arrays like a lazy one, such as `map_blocks`."""
-    return sys.modules[DASK_ARRAY] if _is_of_dask_array(x) else da
+    return sys.modules[DASK_ARRAY] if is_of_dask_array(x) else da
 
 
 if ARRAY_EXPRESSIONS:
     from dask.array._array_expr._expr import ArrayExpr
+    from dask.array._array_expr._slicing import SliceSlicesIntegers
 
     class _Transform(RecipeExpression, ArrayExpr):  # type: ignore[misc, unused-ignore]
         """Transform or shift of an array, as dask with query planning prints it."""
+
+        array_type = da.Array
+        slice_type = SliceSlicesIntegers
+
+    class _GivenBlocks(ArrayExpr):  # type: ignore[misc, unused-ignore]
+        """Array of blocks that given tasks make."""
+
+        _parameters = ["blocks"]  # noqa: RUF012 (the base class has it so)
+        operands: list[Any]
+
+        @property
+        def _name(self) -> Any:
+            return self.operands[0].name
+
+        @property
+        def chunks(self) -> Any:
+            """Chunks of the array."""
+            return self.operands[0].chunks
+
+        @property
+        def _meta(self) -> Any:
+            return self.operands[0].meta
+
+        def _layer(self) -> Any:
+            return self.operands[0].tasks
 
 
 def expression_array(x: Any, recipe: Any, factor: Any = None) -> Any:
@@ -127,7 +155,7 @@ def expression_array(x: Any, recipe: Any, factor: Any = None) -> Any:
     of its blocks, given a token, and its `tasks`, given a token and the names of both arrays.
     """
     kind: Any
-    if _is_of_dask_array(x):
+    if is_of_dask_array(x):
         from dask_bigfft.dask_array_private import Transform
 
         kind = Transform
@@ -144,6 +172,20 @@ def recipe_of(x: Any) -> tuple[Any, Any] | None:
     return type(x)(expression.operands[0]), expression.operands[1]
 
 
+def recipes_in(x: Any) -> Iterator[tuple[str, Any]]:
+    """Yield token and recipe of each result of `expression_array` in an optimized expression."""
+    for expression in x.optimize().expr.walk():
+        if isinstance(expression, RecipeExpression):
+            yield expression.deterministic_token, expression.operands[1]
+
+
+def calculated_in(x: Any) -> Iterator[da.Array]:
+    """Yield the array of dask in each result of `calculated_array` in an optimized expression."""
+    for expression in x.optimize().expr.walk():
+        if isinstance(expression, CalculationExpression):
+            yield expression.operands[0].array
+
+
 def nearest_from_recipe(x: Any) -> Any:
     """Return the result of `expression_array` that is the only source of an array, or None."""
     expression: Any = getattr(x, "expr", None)
@@ -153,3 +195,70 @@ def nearest_from_recipe(x: Any) -> Any:
             return None
         (expression,) = before
     return type(x)(expression)
+
+
+# --- arrays of tasks, and their tasks --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskBlocks:
+    """Blocks of an array that tasks make.
+
+    Parameters
+    ----------
+    name : str
+        Name of the blocks.
+    chunks : tuple of tuple of int
+        Chunks of the array.
+    meta : array
+        Empty array like a block.
+    tasks : mapping
+        Tasks by key.
+    """
+
+    name: str
+    chunks: tuple[tuple[int, ...], ...]
+    meta: Any
+    tasks: Mapping[Any, Any]
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return "dask_bigfft.TaskBlocks", self.name
+
+
+def array_of_tasks(tasks: Mapping[Any, Any], name: str, like: Any) -> da.Array:
+    """Return an array of dask, in the chunks of another array, whose blocks given tasks make."""
+    if ARRAY_EXPRESSIONS:
+        blocks = TaskBlocks(name, like.chunks, like._meta, tasks)
+        make_expression: Any = _GivenBlocks
+        make_array: Any = da.Array
+        return cast("da.Array", make_array(make_expression(blocks)))
+    graph = HighLevelGraph.from_collections(name, tasks, dependencies=())
+    return da.Array(graph, name, chunks=like.chunks, meta=like._meta)
+
+
+def optimized_tasks(array: da.Array, names: Sequence[str]) -> tuple[dict[Any, Any], str]:
+    """Return the optimized tasks of an array of dask, and the name of its blocks among them.
+
+    Blocks with one of the given names keep a task of their own.
+    """
+    if ARRAY_EXPRESSIONS:
+        optimized: Any = array
+        optimized = optimized.optimize()
+        return dict(optimized.__dask_graph__()), optimized.name
+    graph: Any = array.__dask_graph__()
+    keys = list(flatten(array.__dask_keys__()))
+    for name in names:
+        keys += graph.layers.get(name, ())
+    return dict(array.__dask_optimize__(graph, keys)), array.name
+
+
+def calculated_array(calculation: Any, sources: Sequence[Any]) -> Any:
+    """Return the result of a calculation with arrays of dask-array, of their kind.
+
+    A calculation has the `array` of dask that is its result, a `prefix` of names, and its `tasks`,
+    given the names of the result and of the blocks of each source.
+    """
+    from dask_bigfft.dask_array_private import Calculation
+
+    expressions = [source.expr for source in sources]
+    return type(sources[0])(Calculation(calculation, *expressions))

@@ -5,4 +5,6 @@
     calls        normalises a call, and returns the dask array
     plans        makes a request of the arguments, and gives it to the strategies of `planner`
     arguments    parses each argument
+    slicing      makes transforms of slices of a result, where arrays are expressions
+    kinds        lets functions that compute with arrays of dask take those of dask-array
 """

@@ -126,6 +126,9 @@ def _refuse_containers(a: Any) -> None:
         allowed = "an array without a unit: pass a.magnitude, and multiply the result by the unit"
     elif is_dask_collection(a) and not is_lazy(a):
         allowed = "a dask.array.Array, or an array-like"
+    elif type(a).__module__.partition(".")[0] == "cubed":
+        allowed = "an array of dask; dask_bigfft.run takes arrays of cubed, whose Done.open() "
+        allowed += "returns an array of cubed"
     elif isinstance(block, np.matrix):
         allowed = "an array, which has any number of axes: pass numpy.asarray(a)"
     elif isinstance(block, np.ma.MaskedArray):

@@ -17,8 +17,9 @@ import numpy as np
 from dask_bigfft import config
 from dask_bigfft.api.arguments import Extras, parse_array, parse_options
 from dask_bigfft.api.plans import make_plan
+from dask_bigfft.api.slicing import Slicing, slicing_of
 from dask_bigfft.carriers.disk import scratch_place
-from dask_bigfft.dask_private import functions_of, original_of
+from dask_bigfft.dask_private import functions_of, is_expression, original_of
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.graph.layer import origin, transformed_array
 from dask_bigfft.kernels.views import empty_like
@@ -26,9 +27,9 @@ from dask_bigfft.machine import environment
 from dask_bigfft.memory.limits import configure_arena
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
-from dask_bigfft.planner.shifted import rearranging_plan, shift_of, shifted_plan
+from dask_bigfft.planner.shifted import is_whole, rearranging_plan, shift_of, shifted_plan
 from dask_bigfft.storage.sources import Reader, stored_reader
-from dask_bigfft.transforms.layout import AxisLayout, Layout
+from dask_bigfft.transforms.layout import Layout
 from dask_bigfft.transforms.spec import parse_name, parse_scale, takes_axes
 
 N = SupportsIndex | None
@@ -228,7 +229,8 @@ def transform(
         **extras,
     )
     source, plan = take_over(array, plan)
-    return _lazily(source, plan)
+    slicing = slicing_of(extras) if is_expression(array) else None
+    return _lazily(source, plan, slicing)
 
 
 def _has_no_axes(
@@ -308,11 +310,16 @@ def _described(array: da.Array) -> Stored | None:
     return None if reader is None else reader.described
 
 
-def _lazily(array: da.Array, plan: Plan) -> da.Array:
+def _lazily(array: da.Array, plan: Plan, slicing: Slicing | None = None) -> da.Array:
     """Return the lazy result of a plan, which may read its array from files."""
     reader = _reader(array) if plan.from_rows else None
     place = None if reader is None else replace(scratch_place(plan), rows=reader)
-    result = applied(array, plan, place)
+    result = applied(
+        array,
+        plan,
+        place,
+        slicing=slicing,
+    )
     is_half_precision = array.dtype.char == "e"  # in any byte order
     # Of several axes, all but the last give NumPy complex64.
     if is_half_precision and plan.spec.kind == "c2r" and len(plan.spec.axes) == 1:
@@ -469,8 +476,14 @@ def plan_of_stored(
     return plan
 
 
-def applied(array: Any, plan: Plan, place: Any = None, transfer: Any = None) -> da.Array:
-    """Return the lazy result of a plan on an array; `transfer` as in `transformed_array`."""
+def applied(
+    array: Any,
+    plan: Plan,
+    place: Any = None,
+    transfer: Any = None,
+    slicing: Slicing | None = None,
+) -> da.Array:
+    """Return the lazy result of a plan on an array; for the parameters see `transformed_array`."""
     configure_arena()
     return transformed_array(
         array,
@@ -478,6 +491,7 @@ def applied(array: Any, plan: Plan, place: Any = None, transfer: Any = None) -> 
         config.get("bigfft.exchange.carrier"),
         place=place,
         transfer=transfer,
+        slicing=slicing,
     )
 
 
@@ -546,16 +560,8 @@ def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
     # Only the shifted blocks may be overwritten, and neither padding nor a band is shifted.
     if plan.overwrite or plan.spec.windows_in:
         return array, plan
-    if not all(_is_whole(plan.source.axes[axis]) for axis in offsets):
+    if not all(is_whole(plan.source.axes[axis]) for axis in offsets):
         return array, plan
     before = {axis: array.shape[axis] - first for axis, first in offsets.items()}
     plan_with_shift = shifted_plan(plan, before, {})
     return (shifted.array, plan_with_shift) if plan_with_shift.fits_memory else (array, plan)
-
-
-def _is_whole(axis: AxisLayout) -> bool:
-    """Return whether an axis of an input has one group of digits without padding."""
-    if len(axis.groups) != 1:
-        return False
-    (group,) = axis.groups
-    return group.bounds[-1] == group.size

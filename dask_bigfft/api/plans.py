@@ -102,10 +102,45 @@ def make_plan(
         transfer,
         factor,
     )
-    is_resumable = False
     if stored is not None:
         spec = replace(spec, dims=spec.dims or stored.dims)
-        is_resumable = stored.resumable
+    return _specified_plan(
+        a,
+        spec,
+        variant,
+        rounds,
+        stored,
+        writing,
+        extras,
+    )
+
+
+def plan_of_part(a: da.Array, spec: TransformSpec, **extras: Unpack[Extras]) -> Plan:
+    """Return the plan of a specified transform, which gives a part of the result of another one."""
+    variant = config.argument("variant", extras.get("variant"))
+    rounds = parse_rounds(extras.get("rounds"), spec, variant)
+    return _specified_plan(
+        a,
+        spec,
+        variant,
+        rounds,
+        None,
+        BY_CALLER,
+        extras,
+    )
+
+
+def _specified_plan(
+    a: da.Array,
+    spec: TransformSpec,
+    variant: str,
+    rounds: Rounds | None,
+    stored: Stored | None,
+    writing: ResultWriting,
+    extras: Extras,
+) -> Plan:
+    """Return the plan of a specified transform of an array; for the parameters see `_request`."""
+    is_resumable = stored is not None and stored.resumable
     request, fallback = _request(
         a,
         spec,

@@ -21,11 +21,14 @@ from dask_bigfft.carriers.run import PlanRun
 from dask_bigfft.dask_private import (
     HighLevelGraph,
     Layer,
+    calculated_in,
     expression_array,
     finished_by,
     is_expression,
+    is_lazy,
     nearest_from_recipe,
     recipe_of,
+    recipes_in,
     results_are_kept,
     unfused,
 )
@@ -61,6 +64,8 @@ class TransformRecipe:
     transfer : TransferValues, optional
         Transfer function of an operator, of which the plan has the token. If it is made of a lazy
         array, it has its other attributes only.
+    slicing : Slicing, optional
+        Plans of slices of the result, where arrays are expressions.
     """
 
     plan: Plan
@@ -69,9 +74,21 @@ class TransformRecipe:
     place: ScratchPlace | None = None
     cuts: Sequence[Cut] | None = None
     transfer: Any = None
+    slicing: Any = None
+
+    def __repr__(self) -> str:
+        return f"{self.plan.spec.name} {self.plan.notation}".rstrip()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self.plan, self.carrier, True, self.place, self.cuts, self.transfer)
+        arguments = (
+            self.plan,
+            self.carrier,
+            True,
+            self.place,
+            self.cuts,
+            self.transfer,
+            self.slicing,
+        )
         return TransformRecipe, arguments
 
     def __dask_tokenize__(self) -> Any:
@@ -85,6 +102,27 @@ class TransformRecipe:
     def name(self, token: str) -> str:
         """Return the name of the result's blocks."""
         return output_name(self.plan, token)
+
+    def part(
+        self,
+        x: Any,
+        y: Any,
+        index: Sequence[Any],
+        only_reader: bool,
+    ) -> Any:
+        """Return a slice of the result `y` on a source `x` by a transform of less, or None.
+
+        `only_reader` is true if nothing else reads the result.
+        """
+        if self.slicing is None or self.travelled:
+            return None
+        return self.slicing.part(
+            x,
+            y,
+            self,
+            index,
+            only_reader,
+        )
 
     def tasks(self, token: str, source: str, factor: str = "") -> Graph:
         """Return the tasks, given the names of the source array and of `PlanLayer.factor`."""
@@ -250,13 +288,15 @@ def transformed_array(
     known: Known | None = None,
     place: ScratchPlace | None = None,
     transfer: Any = None,
+    slicing: Any = None,
 ) -> da.Array:
     """Return the lazy result of a plan on an array.
 
     Tasks that are equal to those of the plan `known` run only once. `place` is the location of the
     scratch files; None follows the settings. `transfer` is the transfer function of an operator, or
-    a `LazyTransfer`. Blocks on GPUs of one process are gathered from GPU to GPU unless another
-    carrier is requested. Tiny blocks are merged before the plan and cut after it.
+    a `LazyTransfer`. `slicing` makes plans of slices of the result, where arrays are expressions.
+    Blocks on GPUs of one process are gathered from GPU to GPU unless another carrier is requested.
+    Tiny blocks are merged before the plan and cut after it.
     """
     if plan.incoming is not None or plan.outgoing is not None:
         merged = rechunked(x, plan.core.chunks_in)
@@ -267,6 +307,7 @@ def transformed_array(
             known,
             place,
             transfer,
+            slicing,
         )
         return cut_blocks(core, plan.chunks)
     blocks_on_gpus = is_on_gpu(x._meta)
@@ -290,6 +331,7 @@ def transformed_array(
         place=place,
         cuts=cuts,
         transfer=transfer,
+        slicing=slicing,
     )
     if is_expression(x):
         return cast("da.Array", expression_array(x, recipe, factor))
@@ -460,8 +502,15 @@ def transforms_in(collection: Any) -> dict[str, Plan]:
 
     Layers are not materialised.
     """
-    graph = collection.__dask_graph__()
     plans: dict[str, Plan] = {}
+    if is_lazy(collection) and is_expression(collection):
+        for token, recipe in recipes_in(collection):
+            if recipe.plan.is_transform:
+                plans[token] = recipe.plan
+        for array in calculated_in(collection):
+            plans |= transforms_in(array)
+        return plans
+    graph = collection.__dask_graph__()
     for layer in getattr(graph, "layers", {"": graph}).values():
         if isinstance(layer, PlanLayer) and layer.plan.is_transform:
             plans[layer.token] = layer.plan

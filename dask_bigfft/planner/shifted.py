@@ -86,6 +86,14 @@ def rolled(layout: Layout, offsets: Offsets) -> Layout:
     return Layout(tuple(axes))
 
 
+def is_whole(axis: AxisLayout) -> bool:
+    """Return whether an axis of an input has one group of digits without padding."""
+    if len(axis.groups) != 1:
+        return False
+    (group,) = axis.groups
+    return group.bounds[-1] == group.size
+
+
 def shifted_plan(plan: Plan, before: Offsets, after: Offsets) -> Plan:
     """Return a plan for an input and a result that are stored shifted.
 

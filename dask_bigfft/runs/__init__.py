@@ -6,18 +6,26 @@
     request (arguments, plan, allowed paths) -> resumable (a run, with or without a scratch folder;
     identity of sources and results)
         run_json (its record; lost and damaged files, and what is repeated for them)
+        transactions (arrays of Icechunk repositories); cubed_arrays
 """
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from dask_bigfft.api.arguments import Extras
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, parse_type, raise_invalid
+from dask_bigfft.runs.cubed_arrays import is_cubed, stored_beside
 from dask_bigfft.runs.request import Done, RunRequest, planned_input
 from dask_bigfft.runs.resumable import Store, execute
 from dask_bigfft.runs.run_json import has_begun
+from dask_bigfft.runs.transactions import (
+    array_in_repository,
+    is_in_repository,
+    write_in_one_commit,
+)
 
 __all__ = ["Done", "RunRequest", "Store", "execute", "has_begun", "planned_input", "run"]
 __dir__ = ["Done", "run"].copy  # other names of __all__ are for rooms of this package
@@ -27,7 +35,7 @@ AnyPath = str | os.PathLike[str]
 
 def run(
     source: Any,
-    destination: AnyPath,
+    destination: Any,
     kind: str = "fftn",
     *,
     n: int | None = None,
@@ -63,14 +71,18 @@ def run(
 
     Parameters
     ----------
-    source : path, dask.array.Array or xarray.DataArray
+    source : path, dask.array.Array, xarray.DataArray, cubed.Array or zarr.storage.StorePath
         Zarr array or group (version 2 or 3, sharded or not, in a folder or a ``.zip`` file), HDF5
-        file, or ``.npy`` file; or a lazy array, whose run cannot be resumed.
-    destination : path
+        file, or ``.npy`` file; or a lazy array, whose run cannot be resumed. An array of cubed is
+        stored beside the result first; its ``allowed_mem`` is the default of `memory_limit`. A
+        place in the store of an Icechunk session is an array of a repository.
+    destination : path or zarr.storage.StorePath
         Zarr array to be made. It appears there when it is complete, and not before. It keeps the
         source's attributes and names of dimensions; a transformed ``x`` becomes ``freq_x``. If the
         source has coordinates, and xarray is installed, the array is made in a group with
         coordinates and units, which `xarray.open_zarr` reads; ``Done.component`` is its name.
+        A place in the store of a writable Icechunk session, which has no uncommitted changes, gets
+        the array alone. The run commits the session when the array is complete, else discards it.
     kind : str
         Name of the transform, such as ``"rfftn"``, or ``"fourier_filter"``.
     n, s, axis, axes, norm
@@ -147,18 +159,11 @@ def run(
     >>> run(folder / "in.npy", folder / "out.zarr", "rfft2").plan.notation
     '{Y, X}'
     """
-    array = source if hasattr(source, "__dask_graph__") else None
+    array = _lazy_source(source)
     _refuse_other_types(source, array, destination)
     if array is not None:
         source = "."
-        file_arguments = {
-            "scratch": scratch,
-            "component": component,
-            "block_size": block_size,
-        }
-        for argument, value in file_arguments.items():
-            if value is not None:
-                raise_invalid(argument, value, "None for an array: only files are resumed")
+        _refuse_arguments_of_files(scratch=scratch, component=component, block_size=block_size)
     parse_type(
         "scratch",
         scratch,
@@ -174,14 +179,9 @@ def run(
     flags = {"resume": resume, "overwrite": overwrite, "checksum": checksum}
     for argument, flag in flags.items():
         parse_flag(argument, flag)
-    if isinstance(compressors, Iterable) and not isinstance(compressors, str | Mapping):
-        try:
-            compressors = tuple(compressors)  # read several times
-        except TypeError:  # an array of no dimensions
-            raise_invalid("compressors", compressors, "'auto', None, or one or several codecs")
     request = RunRequest(
         Path(source),
-        Path(destination),
+        _path_of(destination),
         kind,
         component=component,
         n=n,
@@ -199,14 +199,62 @@ def run(
         inner_chunks=inner_chunks,
         missing_chunks=missing_chunks,
         missing=missing,
-        compressors=compressors,
+        compressors=_parse_compressors(compressors),
         scratch=None if scratch is None else Path(scratch),
         resume=resume,
         overwrite=overwrite,
         checksum=checksum,
         array=array,
+        repository=destination if is_in_repository(destination) else None,
     )
-    return execute(request)
+    if request.repository is not None:
+        return write_in_one_commit(request)
+    return _run_of_cubed(request) if is_cubed(array) else execute(request)
+
+
+def _lazy_source(source: Any) -> Any:
+    """Return the lazy array that a source is, or that a repository has; None for a path."""
+    if is_in_repository(source):
+        return array_in_repository(source)
+    return source if hasattr(source, "__dask_graph__") or is_cubed(source) else None
+
+
+def _path_of(destination: Any) -> Path:
+    """Return the path of a result, in a repository its name."""
+    return Path(destination.path if is_in_repository(destination) else destination)
+
+
+def _parse_compressors(compressors: Any) -> Any:
+    """Return compressors that can be read several times."""
+    if not isinstance(compressors, Iterable) or isinstance(compressors, str | Mapping):
+        return compressors
+    try:
+        return tuple(compressors)
+    except TypeError:  # an array of no dimensions
+        raise_invalid("compressors", compressors, "'auto', None, or one or several codecs")
+
+
+def _refuse_arguments_of_files(**arguments: Any) -> None:
+    """Raise an error for arguments that only stored sources have."""
+    for argument, value in arguments.items():
+        if value is not None:
+            raise_invalid(argument, value, "None for an array: only files are resumed")
+
+
+def _run_of_cubed(request: RunRequest) -> Done:
+    """Do a run of an array of cubed within its memory, and return its report."""
+    x = request.array
+    options = dict(request.options)
+    if options.get("memory_limit") is None:
+        options["memory_limit"] = x.spec.allowed_mem
+    with stored_beside(x, request.destination) as source:
+        stored_request = replace(
+            request,
+            source=source,
+            array=None,
+            options=options,
+        )
+        return replace(execute(stored_request), spec=x.spec)
 
 
 def _refuse_other_types(source: Any, array: Any, destination: Any) -> None:
@@ -219,7 +267,7 @@ def _refuse_other_types(source: Any, array: Any, destination: Any) -> None:
             need,
             kind=ArgumentTypeError,
         )
-    if not isinstance(destination, str | os.PathLike):
+    if not isinstance(destination, str | os.PathLike) and not is_in_repository(destination):
         need = "the path of the result"
         raise_invalid(
             "destination",

@@ -19,16 +19,18 @@ from dask.base import tokenize
 from dask_bigfft import config
 from dask_bigfft.api import calls
 from dask_bigfft.api.arguments import Extras, parse_array, parse_limit
+from dask_bigfft.api.kinds import as_dask
 from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_choice, parse_type, raise_invalid
 from dask_bigfft.files import URL
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import ResultWriting
+from dask_bigfft.runs.cubed_arrays import cubed_result
 from dask_bigfft.runs.labels import labels_of, labels_of_array, numbers, transformed
 from dask_bigfft.signal.arguments import SignalOptions, parse_signal_options
 from dask_bigfft.signal.filters import Filter, parse_filter
 from dask_bigfft.storage import sources, targets
-from dask_bigfft.storage.sources import array_folder
+from dask_bigfft.storage.sources import array_folder, zarr_package
 from dask_bigfft.storage.targets import Labels
 from dask_bigfft.transforms.spec import parse_name, with_dims
 
@@ -68,6 +70,8 @@ class RunRequest:
         As `run` takes them.
     array : dask.array.Array or xarray.DataArray, optional
         Source in the place of a stored one; `source` is then the working folder.
+    repository : zarr.storage.StorePath, optional
+        Place of the result in an Icechunk repository; `destination` is then its name there.
     """
 
     source: Path
@@ -95,6 +99,7 @@ class RunRequest:
     overwrite: bool = False
     checksum: bool = False
     array: Any = None
+    repository: Any = None
 
     def __post_init__(self) -> None:
         parse_choice(
@@ -271,7 +276,7 @@ class RunRequest:
         """Return the lazy source array in blocks of whole stored chunks, or in a plan's blocks."""
         if self.array is not None:
             kind = "fft" if self.is_filter else self.kind
-            return parse_array(getattr(self.array, "data", self.array), kind)
+            return parse_array(as_dask(getattr(self.array, "data", self.array)), kind)
         reader = self.reader()
         chunks = None
         if plan is not None:
@@ -301,6 +306,8 @@ class RunRequest:
         else:
             source_labels = labels_of_array(self.array)
         labels = transformed(source_labels, plan)
+        if self.repository is not None:
+            return replace(labels, coordinates={})
         parent = self.destination.resolve().parent
         if any((parent / name).exists() for name in ("zarr.json", ".zgroup")):
             return replace(labels, coordinates={})
@@ -309,15 +316,19 @@ class RunRequest:
     def done(self, plan: Plan, started: float, already: bool = False) -> "Done":
         """Return the report of a run that began at `started`."""
         seconds = time.perf_counter() - started
+        if self.repository is None:
+            component = targets.read_attributes(self.destination).get("array")
+        else:
+            component = None
         return Done(
-            path=self.destination,
+            path=self.repository or self.destination,
             plan=plan,
             dtype=str(np.dtype(plan.spec.dtype)),
             read=plan.spec.nbytes,
             written=plan.spec.out_nbytes,
             seconds=seconds,
             already=already,
-            component=targets.read_attributes(self.destination).get("array"),
+            component=component,
         )
 
 
@@ -332,8 +343,8 @@ class Done:
 
     Parameters
     ----------
-    path : Path
-        Path of the Zarr array.
+    path : Path or zarr.storage.StorePath
+        Path of the Zarr array, or its place in an Icechunk repository.
     plan : Plan
         Plan of the transform.
     dtype : str
@@ -346,9 +357,11 @@ class Done:
         True if an earlier call had made the result: this one computed and wrote nothing.
     component : str or None
         Name of the array in a group with its coordinates; None for an array alone.
+    spec : cubed.Spec or None
+        Specification of the source, if that was an array of cubed.
     """
 
-    path: Path
+    path: Any
     plan: Plan
     dtype: str
     read: int
@@ -356,6 +369,20 @@ class Done:
     seconds: float
     already: bool = False
     component: str | None = None
+    spec: Any = None
+
+    def open(self) -> Any:
+        """Return the result as a lazy array: of cubed if the source was one, else of dask."""
+        if self.spec is not None:
+            return cubed_result(self.path, self.component, self.spec)
+        place = self.path if self.is_in_repository else str(self.path)
+        stored = zarr_package().open_array(place, path=self.component or "", mode="r")
+        return da.from_array(stored, chunks=stored.shards or stored.chunks)
+
+    @property
+    def is_in_repository(self) -> bool:
+        """Return whether the result is in an Icechunk repository."""
+        return not isinstance(self.path, Path)
 
     def __repr__(self) -> str:
         if self.already:

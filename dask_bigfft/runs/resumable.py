@@ -22,9 +22,10 @@ import numpy as np
 from dask.utils import format_bytes
 
 from dask_bigfft import config
-from dask_bigfft.api.calls import applied
-from dask_bigfft.arrays import Block
+from dask_bigfft.api.calls import applied, by_block
+from dask_bigfft.arrays import Array, Block, Ints
 from dask_bigfft.carriers.disk import exchange_folder, scratch_place
+from dask_bigfft.dask_private import is_expression
 from dask_bigfft.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -148,7 +149,33 @@ Store = Callable[[da.Array, Sink], object]
 
 def store_now(result: da.Array, sink: Sink) -> None:
     """Store a result with the current scheduler."""
-    da.store(result, cast("Any", sink), lock=False)
+    if not is_expression(result):
+        da.store(result, cast("Any", sink), lock=False)
+        return
+    # dask with query planning has no `store`
+    marks = by_block(
+        _store_block,
+        result,
+        sink=sink,
+        bounds=tuple(np.cumsum((0, *along)) for along in result.chunks),
+        chunks=tuple((1,) * len(along) for along in result.chunks),
+        dtype=np.bool_,
+    )
+    marks.compute()
+
+
+def _store_block(
+    values: Array,
+    sink: Sink,
+    bounds: tuple[Ints, ...],
+    block_id: Block,
+) -> Array:
+    """Store a block in a sink, and return a mark of one element."""
+    region = []
+    for along, place in zip(bounds, block_id, strict=True):
+        region.append(slice(int(along[place]), int(along[place + 1])))
+    sink[tuple(region)] = values
+    return np.ones((1,) * values.ndim, np.bool_)
 
 
 def execute(request: RunRequest, store: Store = store_now) -> Done:

@@ -218,7 +218,7 @@ class Inputs:
 
     def reversed(self) -> "Inputs":
         """Return inputs whose convolution is the correlation of these."""
-        return replace(self, second=da.flip(self.second, self.axes).conj())
+        return replace(self, second=_reversed(self.second, self.axes).conj())
 
 
 def parse_inputs(
@@ -290,12 +290,16 @@ def _reversed_where_multiplied(
 
     These axes are not convolved, so that no window reverses them.
     """
-    index = [slice(None)] * second.ndim
-    for axis in named:
-        if shapes[axis][0] == 1:
-            index[axis] = slice(None, None, -1)
-    reversed_: da.Array = second[tuple(index)]
-    return reversed_
+    return _reversed(second, [axis for axis in named if shapes[axis][0] == 1])
+
+
+def _reversed(array: da.Array, axes: Sequence[int]) -> da.Array:
+    """Return an array with some axes in reverse."""
+    index = [slice(None)] * array.ndim
+    for axis in axes:
+        index[axis] = slice(None, None, -1)
+    reversed_array: da.Array = array[tuple(index)]
+    return reversed_array
 
 
 def parse_pair(x: Any, y: Any) -> tuple[da.Array, da.Array]:
@@ -332,7 +336,8 @@ def parse_mask(mask: Any, array: da.Array) -> da.Array | None:
         allowed = "an array of booleans, True where values are missing"
         raise_invalid("mask", f"dtype {missing.dtype}", allowed, kind=ArgumentTypeError)
     try:
-        missing = da.broadcast_to(missing, array.shape)
+        if missing.shape != array.shape:
+            missing = da.broadcast_to(missing, array.shape)
     except ValueError:
         raise_invalid("mask", f"shape {missing.shape}", f"the shape of x: {array.shape}")
     return cast("da.Array", missing.astype(bool).rechunk(array.chunks))

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import by_block
+from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, parse_flag, raise_invalid
 from dask_bigfft.gpu.on_gpu import on_own_gpu
@@ -288,6 +289,7 @@ def _parse_number(name: str, value: Any) -> complex:
     return number
 
 
+@keeps_kind
 def czt(
     x: Any,
     m: int | None = None,
@@ -369,6 +371,7 @@ def czt(
     )
 
 
+@keeps_kind
 def zoom_fft(
     x: Any,
     fn: Any,

@@ -23,6 +23,7 @@ import numpy as np
 from dask_bigfft import config
 from dask_bigfft.api.arguments import parse_chunks, parse_kernel
 from dask_bigfft.api.calls import applied, by_block
+from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.errors import parse_choice
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan
@@ -308,6 +309,7 @@ def _in_chunks(a: da.Array, inputs: Inputs, options: SignalOptions) -> da.Array:
     return a if cuts is None else cast("da.Array", a.rechunk(cuts))
 
 
+@keeps_kind
 def fftconvolve(
     in1: Any,
     in2: Any,
@@ -375,6 +377,7 @@ def fftconvolve(
     )
 
 
+@keeps_kind
 def oaconvolve(
     in1: Any,
     in2: Any,
@@ -473,6 +476,7 @@ def _by_method(
     return cast("da.Array", convolution.astype(dtype))
 
 
+@keeps_kind
 def convolve(
     in1: Any,
     in2: Any,
@@ -520,6 +524,7 @@ def convolve(
     )
 
 
+@keeps_kind
 def correlate(
     in1: Any,
     in2: Any,

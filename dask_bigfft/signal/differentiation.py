@@ -11,6 +11,7 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft.api.arguments import parse_array
+from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_count
 from dask_bigfft.signal.arguments import (
@@ -90,6 +91,7 @@ def _inverse_laplace(*frequencies: Array) -> Any:
     return 1 / _laplace(*frequencies)
 
 
+@keeps_kind
 def gradient(
     x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[SignalOptions]
 ) -> Any:
@@ -145,6 +147,7 @@ def gradient(
     return derivatives[0] if single else derivatives
 
 
+@keeps_kind
 def derivative(
     x: Any,
     axis: int = -1,
@@ -202,6 +205,7 @@ def derivative(
     )
 
 
+@keeps_kind
 def laplacian(
     x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[SignalOptions]
 ) -> da.Array:
@@ -240,6 +244,7 @@ def laplacian(
     )
 
 
+@keeps_kind
 def poisson(
     f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[SignalOptions]
 ) -> da.Array:

@@ -22,6 +22,7 @@ import numpy as np
 
 from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import by_block
+from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import (
     ArgumentError,
@@ -183,6 +184,7 @@ def _convolved(
     return in_chunks(result.rechunk(x.chunks), options.get("chunks"))
 
 
+@keeps_kind
 def convolve_masked(
     x: Any,
     kernel: Any,
@@ -328,7 +330,7 @@ def _weights(
     )
     if not is_known_outside:
         return cast("da.Array", convolved)
-    return cast("da.Array", array.dtype.type(kernel.sum()) - convolved)
+    return cast("da.Array", array.dtype.type(kernel.sum()).item() - convolved)
 
 
 # --- filling --------------------------------------------------------------------------------
@@ -416,6 +418,7 @@ def _refuse_slow(
     return known
 
 
+@keeps_kind
 def fill_gaps(
     x: Any,
     mask: Any = None,
@@ -514,7 +517,7 @@ def fill_gaps(
     known = by_block(
         _refuse_slow,
         known,
-        factor.reshape((1,) * array.ndim),
+        factor[(np.newaxis,) * array.ndim],
         dtype=dtype,
         iterations=count,
         tolerance=limit,

@@ -19,6 +19,7 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft.api.arguments import parse_array
+from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_as, parse_choice, parse_count, raise_invalid
 from dask_bigfft.signal.arguments import Axes, SignalOptions
@@ -185,6 +186,7 @@ def _filtered(
     return fourier_filter(array, passband, axes, spacing=spacing, **options)
 
 
+@keeps_kind
 def lowpass(
     x: Any,
     cutoff: float,
@@ -257,6 +259,7 @@ def lowpass(
     )
 
 
+@keeps_kind
 def highpass(
     x: Any,
     cutoff: float,
@@ -305,6 +308,7 @@ def highpass(
     )
 
 
+@keeps_kind
 def bandpass(
     x: Any,
     band: Any,
@@ -360,6 +364,7 @@ def bandpass(
     )
 
 
+@keeps_kind
 def bandstop(
     x: Any,
     band: Any,

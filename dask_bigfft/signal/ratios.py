@@ -4,6 +4,7 @@ from typing import Any, Literal, Unpack, cast
 
 import dask.array as da
 
+from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_choice
 from dask_bigfft.signal.arguments import SignalOptions, parse_pair
@@ -28,6 +29,7 @@ def _spectra(
     return frequencies, spectra
 
 
+@keeps_kind
 def coherence(
     x: Any,
     y: Any,
@@ -89,6 +91,7 @@ def coherence(
     return frequencies, cast("da.Array", abs(cross) ** 2 / of_x / of_y)
 
 
+@keeps_kind
 def transfer_function(
     x: Any,
     y: Any,

@@ -10,6 +10,7 @@ import scipy.signal
 from dask_bigfft import fft
 from dask_bigfft.api.arguments import inner_extras, parse_array
 from dask_bigfft.api.calls import by_block
+from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import (
     ArgumentTypeError,
@@ -60,6 +61,7 @@ class Analytic:
         return np.where(is_unpaired, 1.0, np.where(index > 0, 2.0, 0.0))
 
 
+@keeps_kind
 def hilbert(
     x: Any,
     N: int | None = None,
@@ -116,6 +118,7 @@ def hilbert(
     )
 
 
+@keeps_kind
 def envelope(
     x: Any,
     axis: int = -1,
@@ -195,6 +198,7 @@ class Delay:
         return factor
 
 
+@keeps_kind
 def shift(
     x: Any,
     distance: Any,
@@ -392,6 +396,7 @@ def _resampled_spectrum(
     return fft.ifft(whole, num, axis, **extras)
 
 
+@keeps_kind
 def resample(
     x: Any,
     num: int,
@@ -482,6 +487,7 @@ def resample(
     return samples, positions[0] + step * np.arange(count)
 
 
+@keeps_kind
 def downsample(
     x: Any,
     factor: Any,

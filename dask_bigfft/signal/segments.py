@@ -23,6 +23,7 @@ import scipy.signal
 
 from dask_bigfft.api.arguments import parse_array, parse_chunks, parse_limit
 from dask_bigfft.api.calls import by_block
+from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import (
     ArgumentTypeError,
@@ -375,7 +376,10 @@ def _averaged(call: SegmentCall) -> tuple[Array, da.Array]:
 def _mean(spectra: Any, call: SegmentCall) -> Any:
     """Return the mean over segments, from sums for each block."""
     axis = call.plan.axis
-    total = spectra.sum(axis=axis) if spectra.numblocks[axis] > 1 else spectra.squeeze(axis)
+    if spectra.numblocks[axis] > 1:
+        total = spectra.sum(axis=axis)
+    else:
+        total = spectra[(*[slice(None)] * axis, 0)]
     return total / np.dtype(call.plan.out_dtype).type(call.plan.count)
 
 
@@ -394,6 +398,7 @@ def _median(spectra: Any, call: SegmentCall) -> Any:
     )
 
 
+@keeps_kind
 def csd(
     x: Any,
     y: Any,
@@ -478,6 +483,7 @@ def csd(
     )
 
 
+@keeps_kind
 def welch(
     x: Any,
     fs: float = 1.0,
@@ -548,6 +554,7 @@ memory_limit, **options
     )
 
 
+@keeps_kind
 def plan_segments(x: Any, y: Any = None, **keywords: Any) -> SegmentPlan:
     """Return the plan of `welch`, or of `csd` for two arrays, without touching data.
 

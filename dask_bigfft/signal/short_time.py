@@ -23,6 +23,7 @@ import scipy.signal
 
 from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import by_block
+from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, parse_choice, parse_count, raise_invalid
 from dask_bigfft.kernels.views import empty_like, is_on_gpu
@@ -411,6 +412,7 @@ def _by_block(
     return without_empty(spectra.transpose(order))
 
 
+@keeps_kind
 def stft(
     x: Any,
     win: Any,
@@ -509,6 +511,7 @@ def stft(
     )
 
 
+@keeps_kind
 def spectrogram(
     x: Any,
     win: Any,
@@ -594,6 +597,7 @@ def spectrogram(
 # --- from spectra to samples ----------------------------------------------------------------
 
 
+@keeps_kind
 def istft(
     S: Any,
     win: Any,

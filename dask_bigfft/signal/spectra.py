@@ -15,6 +15,7 @@ import numpy as np
 
 from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import applied, by_block
+from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_as, parse_choice, parse_flag, raise_invalid
 from dask_bigfft.gpu.on_gpu import on_own_gpu
@@ -110,6 +111,7 @@ def _crossed(
     return squared
 
 
+@keeps_kind
 def power_spectrum(
     x: Any,
     axes: Axes = None,
@@ -218,6 +220,7 @@ def _divided_by_share(power: Array, missing: Array, count: int) -> Array:
     return divided
 
 
+@keeps_kind
 def cross_spectrum(
     x: Any,
     y: Any,
@@ -338,6 +341,7 @@ def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> A
     return edges
 
 
+@keeps_kind
 def radial_power_spectrum(
     x: Any,
     axes: Axes = None,
@@ -416,7 +420,8 @@ def radial_power_spectrum(
     for axis in along:
         sums = _sum_of_blocks(sums, axis)
     if len(along) > 1:
-        sums = sums.squeeze(axis=along[:-1])
+        summed = along[:-1]
+        sums = sums[tuple(0 if axis in summed else slice(None) for axis in range(sums.ndim))]
     return (edges[1:] + edges[:-1]) / 2, by_block(
         _mean,
         sums,

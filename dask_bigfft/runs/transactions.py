@@ -1,0 +1,136 @@
+"""Runs that read and write arrays of Icechunk repositories, in one commit or none.
+
+A place is a `zarr.storage.StorePath`: the store of a session, and the name of an array in it. All
+chunks are written in the session, of which nobody sees anything before the commit at the end. An
+interrupted run commits nothing.
+"""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import dask.array as da
+
+from dask_bigfft.api.calls import applied
+from dask_bigfft.carriers.disk import scratch_place
+from dask_bigfft.errors import ArgumentTypeError, raise_invalid
+from dask_bigfft.events import raise_if_asynchronous, running_client
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.runs import request as requests
+from dask_bigfft.runs.request import Done, RunRequest, layout_of_result
+from dask_bigfft.runs.resumable import refuse_changed_source, source_identity
+from dask_bigfft.storage import sources, targets
+from dask_bigfft.storage.sources import zarr_package
+
+
+def is_in_repository(place: Any) -> bool:
+    """Return whether a value is a place in the store of an Icechunk session."""
+    store = getattr(place, "store", None)
+    return type(store).__module__.partition(".")[0] == "icechunk"
+
+
+def array_in_repository(place: Any) -> Any:
+    """Return the lazy array at a place, with its names of dimensions if xarray is installed."""
+    stored = zarr_package().open_array(place, mode="r")
+    array = da.from_array(stored, chunks=stored.chunks)
+    names = getattr(stored.metadata, "dimension_names", None)
+    if not names or None in names:
+        return array
+    try:
+        import xarray as xr
+    except ImportError:
+        return array
+    return xr.DataArray(array, dims=names, attrs=dict(stored.attrs))
+
+
+def parse_session(place: Any) -> Any:
+    """Return the writable session of a destination, without changes of its own."""
+    session = place.store.session
+    if session.read_only:
+        raise_invalid("destination", str(place), "a place in a writable session")
+    if session.has_uncommitted_changes:
+        raise_invalid(
+            "destination",
+            str(place),
+            "a place in a session without uncommitted changes: the run commits its own",
+        )
+    return session
+
+
+def write_in_one_commit(request: RunRequest) -> Done:
+    """Do a run whose result becomes an array of a repository, and return its report."""
+    started = time.perf_counter()
+    client = running_client()
+    raise_if_asynchronous(client)
+    for argument in ("scratch", "resume", "checksum"):
+        if getattr(request, argument):
+            allowed = "its default: a run into a repository is not resumed"
+            raise_invalid(argument, getattr(request, argument), allowed, kind=ArgumentTypeError)
+    place = request.repository
+    session = parse_session(place)
+    is_stored = request.array is None
+    if is_stored and request.missing_chunks == "refuse":
+        sources.refuse_missing_chunks(request.source, request.component)
+    x, plan = requests.planned_input(request)
+    identity = source_identity(request, content=False) if is_stored else {}
+    result = _lazy_result(request, x, plan)
+    try:
+        if client is None:
+            array = _created(request, x, plan, place.store)
+            da.store(result, array, lock=False)
+        else:
+            from icechunk.dask import store_dask
+
+            fork = session.fork()
+            array = _created(request, x, plan, fork.store)
+            session.merge(store_dask(sources=[result], targets=[array]))
+        if is_stored:
+            now = source_identity(request, content=False)
+            refuse_changed_source(identity, now, has_scratch=False)
+        session.commit(f"{plan.spec.title}: {place.path}")
+    except BaseException:
+        session.discard_changes()
+        raise
+    return request.done(plan, started)
+
+
+def _lazy_result(request: RunRequest, x: da.Array, plan: Plan) -> da.Array:
+    """Return the lazy result of a run."""
+    rows = None
+    if request.array is None and plan.from_rows:
+        rows = replace(scratch_place(plan), rows=request.reader())
+    own_filter = request.filter_of(x)
+    transfer = None if own_filter is None else own_filter.transfer
+    return applied(x, plan, rows, transfer)
+
+
+def _created(
+    request: RunRequest,
+    x: da.Array,
+    plan: Plan,
+    store: Any,
+) -> Any:
+    """Return the new, empty array of a result in the store of a session."""
+    name = request.repository.path
+    shape, blocks, dtype = layout_of_result(plan, x)
+    targets.check_dtype(dtype)
+    targets.check_inner(request.inner_chunks, blocks)
+    labels = request.labels(plan)
+    record = requests.attributes(plan, request.norm)
+    try:
+        return zarr_package().create_array(
+            store,
+            name=name,
+            shape=shape,
+            chunks=request.inner_chunks or blocks,
+            shards=None if request.inner_chunks is None else blocks,
+            dtype=dtype,
+            compressors=request.compressors,
+            attributes={**labels.attributes, targets.ATTRIBUTE: record},
+            dimension_names=list(labels.names) or None,
+            overwrite=request.overwrite,
+        )
+    except (FileExistsError, ValueError) as error:
+        if "exist" not in str(error):
+            raise
+        raise_invalid("destination", name, "a name without an array, or overwrite=True")

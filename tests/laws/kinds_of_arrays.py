@@ -36,7 +36,7 @@ _SPEC.loader.exec_module(_OPTIONS)
 SIGNAL_FUNCTIONS = _OPTIONS.BY_SPECTRA | _OPTIONS.BY_BLOCK
 
 WAYS = st.sampled_from(list(PLANNED))
-FEWER = settings(max_examples=25)
+FEWER = settings(max_examples=15)
 
 needs_expressions = pytest.mark.skipif(not IS_EXPRESSION, reason="these arrays are graphs")
 
@@ -88,7 +88,7 @@ def index_of_axis(length):
     return st.one_of(places, st.just(slice(None)), st.slices(length), stepped)
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(data=st.data(), case=cases(max_axes=3), how=WAYS, shifts=st.booleans())
 def test_any_slice(
     data,
@@ -251,6 +251,7 @@ def computed(array):
     return array.compute() if hasattr(array, "compute") else array
 
 
+@needs_expressions  # for others, tests/signal has them
 @pytest.mark.parametrize("name", SIGNAL_FUNCTIONS)
 def test_function_of_signals(name):
     """The result has the kind of the argument, and the values that a NumPy array gives."""

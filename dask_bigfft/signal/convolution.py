@@ -7,25 +7,30 @@ in transposed order, which takes six::
                                                              x --round--> --exchange, round--> -->
     in2 --exchange, round--> --exchange, round--> spectrum  /
 
-A small in2 takes four (`kernel_spectrum`). Padding is part of the first gather, and cropping to the
-window of a mode is part of the last one. If one array is much shorter, `overlap` works block by
-block.
+With a small in2, one plan with the product takes four (`kernel_spectrum`). Padding is part of the
+first gather, and cropping to the window of a mode is part of the last one. If one array is much
+shorter, `overlap` works block by block.
 """
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack, cast, get_args
 
 import dask.array as da
 import numpy as np
+from dask.base import tokenize
 
 from dask_bigfft import config
-from dask_bigfft.api.arguments import parse_chunks, parse_kernel
-from dask_bigfft.api.calls import applied, by_block
+from dask_bigfft.api.arguments import inner_extras, parse_chunks
+from dask_bigfft.api.calls import applied
 from dask_bigfft.api.kinds import keeps_kind
-from dask_bigfft.errors import parse_choice
-from dask_bigfft.kernels.views import is_on_gpu
+from dask_bigfft.api.plans import make_plan
+from dask_bigfft.arrays import Array
+from dask_bigfft.dask_private import functions_of
+from dask_bigfft.errors import PlanError, parse_choice
+from dask_bigfft.gpu.on_gpu import on_own_gpu
+from dask_bigfft.kernels.transfer import LazyTransfer
+from dask_bigfft.kernels.views import allocate_like, is_on_gpu
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.signal.arguments import (
     Axes,
@@ -39,41 +44,113 @@ from dask_bigfft.signal.arguments import (
     refuse_unsupported,
     unsupported_options,
 )
-from dask_bigfft.signal.kernel_spectrum import is_local, product, spectrum_block
+from dask_bigfft.signal.kernel_spectrum import KernelSpectrum, is_small
 from dask_bigfft.signal.overlap import by_overlap
-from dask_bigfft.signal.transforms import (
-    ProductPhase,
-    SpectrumAxis,
-    Transforms,
-    planned,
-    product_phase,
-    spectrum_axes,
-)
+from dask_bigfft.signal.transforms import ProductPhase, Transforms, planned, product_phase
 from dask_bigfft.transforms.layout import scaled
-from dask_bigfft.transforms.spec import work_dtype
+from dask_bigfft.transforms.spec import FactorSpec, work_dtype
 
 __all__ = ["convolve", "correlate", "fftconvolve", "oaconvolve"]
 
 Method = Literal["auto", "fft", "direct"]
 
 
-def _kernel_axes(plan: Plan, kernel: da.Array) -> tuple[SpectrumAxis, ...] | None:
-    """Return the axes of the spectrum if each task can compute the kernel's part, else None."""
-    if is_on_gpu(kernel._meta):
+def _by_one_plan(
+    inputs: Inputs,
+    correlated: bool,
+    options: SignalOptions,
+) -> da.Array | None:
+    """Return the convolution or the correlation with a small kernel by one plan.
+
+    None if neither input is small enough, or if one plan cannot do it.
+    """
+    pair = _large_and_kernel(inputs)
+    if pair is None:
         return None
-    largest = max(math.prod(chunk) for chunk in itertools.product(*map(set, plan.chunks)))
-    if kernel.size * kernel.dtype.itemsize > largest * plan.spec.work_dtype.itemsize:
+    large, small = pair
+    is_real = large.dtype.kind != "c" and small.dtype.kind != "c"
+    windows = _halved_last(inputs, large)
+    transforms = _padded_transforms(large, windows, is_real)
+    # The correlation of the inputs in the other order is the conjugate, at negative lags.
+    is_reversed = correlated and inputs.first.size < inputs.second.size
+    kernel_chunks = tuple((int(n),) for n in small.shape)
+    factor = FactorSpec(kernel_chunks, np.dtype(small.dtype).str, "kernel")
+    chunks = None if is_reversed else _result_chunks(inputs, options.get("chunks"))
+    try:
+        plan = make_plan(
+            large,
+            "rfftn" if is_real else "fftn",
+            transforms.lengths,
+            transforms.axes,
+            windows=_crops(
+                windows,
+                transforms,
+                correlated,
+                is_reversed,
+            ),
+            transfer=tokenize(small.name, correlated),
+            factor=factor,
+            **inner_extras(options, chunks=chunks),
+        )
+    except PlanError:
         return None
-    for axis, size in enumerate(kernel.shape):
-        if axis in plan.spec.axes:
-            continue
-        is_split = size != 1 and len(plan.chunks[axis]) > 1
-        if is_split or size > plan.spec.shape[axis]:
+    if not is_small(plan, small.shape):
+        return None
+    lengths = dict(zip(transforms.axes, transforms.lengths, strict=True))
+    kernel = KernelSpectrum(lengths, correlated, plan.kernel)
+    result = applied(large, plan, transfer=LazyTransfer(small, factor, kernel))
+    if not is_reversed:
+        return result
+    in_order = functions_of(result).flip(result, inputs.axes)
+    return _in_chunks(in_order if is_real else in_order.conj(), inputs, options)
+
+
+def _large_and_kernel(inputs: Inputs) -> tuple[da.Array, da.Array] | None:
+    """Return the larger input, in the precision of the result, and the other one as a kernel.
+
+    None if the larger one is shorter along an axis on which both are multiplied, or if the other
+    one is on a GPU or an array of another library.
+    """
+    large, small = sorted((inputs.first, inputs.second), key=lambda a: a.size, reverse=True)
+    if is_on_gpu(small._meta) or type(small) is not type(large):
+        return None
+    for axis, (n, m) in enumerate(zip(large.shape, small.shape, strict=True)):
+        if axis not in inputs.axes and m > n:
             return None
-    axes = spectrum_axes(plan)
-    if all(is_local(along, kernel.shape[along.axis]) for along in axes):
-        return axes
-    return None
+    dtype = np.result_type(work_dtype(large.dtype), work_dtype(small.dtype))
+    if work_dtype(large.dtype) != dtype:
+        is_complex = large.dtype.kind == "c"
+        large = large.astype(dtype if is_complex else np.empty(0, dtype).real.dtype)
+    return large, small
+
+
+def _halved_last(inputs: Inputs, large: da.Array) -> list[Window]:
+    """Return the windows in the order of the transform, whose last axis is halved.
+
+    An axis with a single chunk is best.
+    """
+    return sorted(inputs.windows, key=lambda w: (large.numblocks[w.axis] == 1, w.axis))
+
+
+def _crops(
+    windows: Sequence[Window],
+    transforms: Transforms,
+    correlated: bool,
+    is_reversed: bool = False,
+) -> dict[int, tuple[int, int]]:
+    """Return the start and count, in the cyclic result, of the values of each window.
+
+    Of a reversed result they are those of the same values, from the last one on.
+    """
+    crops = {}
+    for w, length in zip(windows, transforms.lengths, strict=True):
+        start = w.start - (w.second - 1) if correlated else w.start
+        if is_reversed:
+            start = 1 - start - w.count
+        crop = (start % length, w.count)
+        if crop != (0, length):
+            crops[w.axis] = crop
+    return crops
 
 
 def _spectra(
@@ -83,21 +160,11 @@ def _spectra(
     forward: Plan,
     options: SignalOptions,
 ) -> tuple[da.Array, da.Array]:
-    """Return two spectra with equal chunks, that of a small kernel computed block by block.
+    """Return two spectra with equal chunks.
 
     The first one is the result of the plan `forward`.
     """
     spectrum = applied(large, forward)
-    axes = _kernel_axes(forward, small)
-    if axes is not None:
-        phase = product_phase(spectrum, forward)
-        return spectrum, _kernel_array(
-            small.rechunk(-1),
-            axes,
-            forward,
-            phase,
-            options,
-        )
     if large.name == small.name:  # a convolution with itself needs one spectrum
         return spectrum, spectrum
     chunks: list[Any] = []
@@ -107,47 +174,6 @@ def _spectra(
         chunks.append(lengths if sum(lengths) == size else "auto")
     later = _after(small, spectrum)
     return spectrum, applied(later, transforms.forward(later, options, chunks=tuple(chunks)))
-
-
-def _kernel_array(
-    kernel: da.Array,
-    axes: tuple[SpectrumAxis, ...],
-    forward: Plan,
-    phase: ProductPhase,
-    options: SignalOptions,
-) -> Any:
-    """Return the spectrum of a small kernel with the chunks of the other spectrum.
-
-    Axes that are not transformed have one chunk. Without such axes, dask fuses a block with the
-    task that multiplies it.
-    """
-    chunks: list[tuple[int, ...]] = [(n,) for n in kernel.shape]
-    for along in axes:
-        chunks[along.axis] = forward.chunks[along.axis]
-    dtype = np.result_type(forward.spec.work_dtype, work_dtype(kernel.dtype))
-    library = forward.kernel  # may not support the dtype of the product
-    if dtype != forward.spec.work_dtype:
-        library = parse_kernel(options.get("kernel"), dtype)[0]
-
-    def block(mark: Any, values: Any, block_id: tuple[int, ...]) -> Any:
-        shape = [cut[number] for cut, number in zip(chunks, block_id, strict=True)]
-        with phase.measured(math.prod(shape) * dtype.itemsize):
-            return spectrum_block(
-                values,
-                axes,
-                block_id,
-                library,
-                dtype,
-            )
-
-    marks = da.zeros([len(cut) for cut in chunks], chunks=1, dtype=np.int8)  # one for each block
-    return by_block(
-        block,
-        marks,
-        kernel,
-        dtype=dtype,
-        chunks=tuple(chunks),
-    )
 
 
 def _mark(block: Any) -> Any:
@@ -170,6 +196,9 @@ def _after(a: Any, first: Any) -> Any:
 
 def _by_spectra(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.Array:
     """Return the convolution or the correlation by spectra."""
+    of_kernel = _by_one_plan(inputs, correlated, options)
+    if of_kernel is not None:
+        return of_kernel
     first = inputs.first
     second = inputs.second
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
@@ -178,8 +207,7 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.
         second = second.astype(work_dtype(second.dtype))
     swapped = first.size < second.size
     large, small = (second, first) if swapped else (first, second)
-    # The halved axis comes last, preferably one with a single chunk.
-    windows = sorted(inputs.windows, key=lambda w: (large.numblocks[w.axis] == 1, w.axis))
+    windows = _halved_last(inputs, large)
     transforms, forward = planned(large, _padded_transforms(large, windows, real), options)
     spectra = _spectra(
         large,
@@ -195,11 +223,8 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.
         correlated,
     )
     chunks = _result_chunks(inputs, options.get("chunks"))
-    starts = {}
-    for w, length in zip(windows, transforms.lengths, strict=True):
-        start = w.start - (w.second - 1) if correlated else w.start
-        starts[w.axis] = (start % length, w.count)
-    inverse = transforms.inverse(spectrum, {**options, "chunks": chunks}, starts)
+    crops = _crops(windows, transforms, correlated)
+    inverse = transforms.inverse(spectrum, {**options, "chunks": chunks}, crops)
     # After the complete product, the inverse transform reuses the shared buffers of the forward
     # transform. Blocks that travel through files or to other processes do not wait.
     shares_buffers = all(any(plan.shared_layouts.exchanges) for plan in (forward, inverse))
@@ -232,7 +257,7 @@ def _product(
     index = tuple(range(first.ndim))
     dtype = np.result_type(first.dtype, second.dtype)
     return da.blockwise(
-        product,
+        _product_of_blocks,
         index,
         first,
         index,
@@ -243,6 +268,23 @@ def _product(
         dtype=dtype,
         meta=np.empty_like(spectra[0]._meta, dtype),
     )
+
+
+@on_own_gpu
+def _product_of_blocks(
+    a: Array,
+    b: Array,
+    conjugate: bool,
+    phase: ProductPhase,
+) -> Any:
+    """Return the product of two blocks, optionally conjugating the second."""
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    out = allocate_like(a, shape, np.result_type(a.dtype, b.dtype))
+    with phase.measured(out.nbytes):
+        if not conjugate:
+            return np.multiply(a, b, out=out)
+        np.conjugate(b, out=out)
+        return np.multiply(out, a, out=out)
 
 
 def _result_chunks(inputs: Inputs, chunks: Any) -> Any:
@@ -332,10 +374,9 @@ def fftconvolve(
     chunks : "auto", "preserve", mapping or dask chunks, optional
         Chunks of the result, by default those of the last exchange.
     memory_limit : int or str, optional
-        Maximum bytes that one process may use for each of the transforms.
+        Maximum bytes that one process may use for each plan.
     kernel, device, device_memory_limit, verify, planner : optional
-        As transforms in `fft` take them, for each of the transforms. Spectra of small kernels are
-        computed and multiplied on the CPU, and not verified.
+        As transforms in `fft` take them, for each plan.
 
     Returns
     -------
@@ -352,8 +393,8 @@ def fftconvolve(
     Notes
     -----
     This is `scipy.signal.fftconvolve` for dask arrays. Spectra stay in transposed order, so that
-    one cut axis takes six exchanges. If one array is small, its spectrum is computed in the blocks
-    of the other spectrum, and there are four exchanges.
+    one cut axis takes six exchanges. If one array is small, its spectrum is computed where that of
+    the other one is multiplied, as in `fourier_filter`: one plan does it, with four exchanges.
 
     See Also
     --------

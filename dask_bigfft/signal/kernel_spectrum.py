@@ -1,13 +1,13 @@
-"""The spectrum of a small kernel, computed block by block without exchanges.
+"""The spectrum of a small kernel, computed for the frequencies of each tile.
 
-A kernel of m samples, padded to length N = N1*N2, is a matrix of N1 rows of which only the first
-R = ceil(m/N2) are not zero. The first digit of its transform is then a sum of R rows, and a block
-with some rows k1 of a spectrum in transposed order needs nothing but the kernel::
+The frequencies of a tile along an axis of length N = N1*N2 are k = k1 + N1*k2 for some k1 and all
+k2: N2 is the length of the last digit, N or 1 for an axis that is not split. A kernel of m samples
+is a matrix of N1 rows of which only the first R = ceil(m/N2) are not zero. Its spectrum is a sum of
+R rows and an FFT of length N2 for each k1::
 
     H[k1, k2] = FFT over n2 of  W_N^(k1 n2) * sum_{n1 < R} h[n1, n2] W_N1^(k1 n1)
 
-No padded kernel is ever stored, and nothing is exchanged. Along an axis in natural order a block
-holds a range of frequencies: the same sum with one row for every sample, or an FFT.
+No padded kernel is ever stored, and nothing is exchanged.
 
 These sums are no matrix products of `numpy.matmul`, because BLAS would start its own threads inside
 each of dask's threads. Its number of threads is a setting of the process, or of each thread, by
@@ -15,36 +15,40 @@ library, so tasks cannot limit it without a change for the user. Many rows are s
 the chirp z-transform (Rabiner, Schafer and Rader, Bell Syst. Tech. J. 48, 1969)::
 
     k n = (k^2 + n^2 - (k - n)^2) / 2
+
+On a GPU the sums over all samples are matrix products, for a part of a tile at a time.
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dask_bigfft.arrays import Array
-from dask_bigfft.gpu.on_gpu import on_own_gpu
+from dask_bigfft.arrays import Array, Ints
 from dask_bigfft.kernels.libraries import Call, FFTLibrary, get_library
+from dask_bigfft.kernels.transfer import AxisOnTile, Slices, broadcast_part, in_host_memory
 from dask_bigfft.kernels.twiddle import twiddle, unit_roots
-from dask_bigfft.kernels.views import allocate_like
+from dask_bigfft.kernels.views import is_on_gpu
+from dask_bigfft.planner.plan import Plan
 from dask_bigfft.signal.arguments import fast_length
-from dask_bigfft.signal.transforms import ProductPhase, SpectrumAxis
+from dask_bigfft.transforms.layout import tile_bytes_of
 
-#: Maximum number of rows of a kernel (samples, in natural order) that are summed directly.
+#: Maximum number of rows of a kernel that are summed for each frequency of the first digit.
 MOST_ROWS = 64
 
 #: Rows that are summed in the time of the two FFTs that sum any number of rows.
 SUMMED_ROWS = 8
 
+#: Maximum size of a kernel in tiles: it is transformed for each of them.
+MOST_TILES = 8
 
-def _rows(along: SpectrumAxis, samples: int) -> int:
-    """Return the number R of rows of a kernel that are not zero, or of samples in natural order."""
-    return -(-samples // along.digits[-1]) if len(along.digits) > 1 else samples
+#: Maximum number of phases of an axis that are computed on a GPU.
+MOST_PHASES = 1 << 24
 
-
-def is_local(along: SpectrumAxis, samples: int) -> bool:
-    """Return True if a block of a kernel's spectrum is cheap to compute from the kernel."""
-    return _rows(along, samples) <= MOST_ROWS or (along.whole and len(along.digits) == 1)
+#: Maximum part of an axis' frequencies that are computed without an FFT of the whole axis.
+WHOLE_SHARE = 1 / 4
 
 
 def _padded(x: Array, length: int) -> Array:
@@ -54,14 +58,8 @@ def _padded(x: Array, length: int) -> Array:
     return np.pad(x, widths)
 
 
-def _summed_rows(
-    x: Array,
-    low: int,
-    high: int,
-    modulus: int,
-) -> Array:
+def _summed_rows(x: Array, frequencies: Ints, modulus: int) -> Array:
     """Return the sums of `_dft_rows` row by row."""
-    frequencies = np.arange(low, high, dtype=np.int64)
     rows = np.arange(x.shape[1], dtype=np.int64)
     wide = np.result_type(x.dtype, np.complex128)
     phases = unit_roots(
@@ -118,162 +116,275 @@ def _chirped_rows(
 
 def _dft_rows(
     x: Array,
-    low: int,
-    high: int,
+    frequencies: Ints,
     modulus: int,
-    library: str,
+    fft: FFTLibrary,
 ) -> Array:
-    """Return sums over the rows n of x with W_modulus^(k n), for k = low..high-1.
+    """Return sums over the rows n of x with W_modulus^(k n), for some frequencies k.
 
     Parameters
     ----------
     x : ndarray
         Of shape (lines, rows, columns).
-    low, high : int
-        First frequency k, and the end of the frequencies.
+    frequencies : ndarray of int64
+        The frequencies.
     modulus : int
         Order of the root of unity W.
-    library : str
+    fft : FFTLibrary
         FFT library.
 
     Returns
     -------
     ndarray
-        Complex, of shape (lines, high - low, columns).
+        Complex, of shape (lines, frequencies, columns).
     """
     rows = x.shape[1]
-    count = high - low
+    count = frequencies.size
     if rows * count <= SUMMED_ROWS * (rows + count):
-        return _summed_rows(
-            x,
-            low,
-            high,
-            modulus,
-        )
-    return _chirped_rows(
-        x,
-        low,
-        high,
-        modulus,
-        get_library(library),
-    )
+        return _summed_rows(x, frequencies, modulus)
+    jumps = np.flatnonzero(np.diff(frequencies) != 1) + 1
+    parts: list[Array] = []
+    for run in np.split(frequencies, jumps):
+        low = int(run[0])
+        if rows * run.size <= SUMMED_ROWS * (rows + run.size):
+            parts.append(_summed_rows(x, run, modulus))
+        else:
+            parts.append(
+                _chirped_rows(
+                    x,
+                    low,
+                    low + run.size,
+                    modulus,
+                    fft,
+                )
+            )
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
-def _in_digits(
-    x: Array,
-    along: SpectrumAxis,
-    low: int,
-    high: int,
-    library: str,
-) -> Array:
-    """Return places low..high-1 of the spectrum in transposed order, along the last axis of x."""
-    n1, n2 = along.digits
-    lines = math.prod(x.shape[:-1])
-    rows = _rows(along, x.shape[-1])
-    padded = _padded(x, rows * n2).reshape(lines, rows, n2)
-    first = low // n2
-    last = -(-high // n2)
-    sums = _dft_rows(
-        padded,
-        first,
-        last,
-        n1,
-        library,
-    )
-    flat = np.ascontiguousarray(sums).reshape(-1, n2, 1)
-    k1 = np.tile(np.arange(first, last, dtype=np.int64), lines)
-    twiddle(
-        flat,
-        k1,
-        along.length,
-        -1,
-    )
-    spectrum: Array = get_library(library).c2c(flat, (1,), -1)
-    return spectrum.reshape(*x.shape[:-1], -1)[..., low - first * n2 : high - first * n2]
+# --- frequencies of an axis -----------------------------------------------------------------
 
 
-def _in_order(
-    x: Array,
-    along: SpectrumAxis,
-    low: int,
-    high: int,
-    library: str,
-) -> Array:
-    """Return frequencies low..high-1 along the last axis of x."""
-    if not along.whole and x.shape[-1] <= MOST_ROWS:
-        column = x.reshape(-1, x.shape[-1], 1)
-        return _dft_rows(
-            column,
-            low,
-            high,
-            along.length,
-            library,
-        ).reshape(*x.shape[:-1], -1)
-    padded = _padded(x, along.length)
-    if x.dtype.kind != "c" and along.half:
-        half: Array = get_library(library).run(Call("r2c", (padded.ndim - 1,), -1), padded)
-        return half[..., low:high]
-    padded = padded.astype(np.result_type(x.dtype, np.complex64), copy=False)
-    return get_library(library).c2c(padded, (padded.ndim - 1,), -1)[..., low:high]
-
-
-def spectrum_block(
-    kernel: Array,
-    axes: tuple[SpectrumAxis, ...],
-    block: tuple[int, ...],
-    library: str,
-    dtype: np.dtype[Any],
-) -> Array:
-    """Return the part of a kernel's spectrum that belongs to a block.
+@dataclass(frozen=True)
+class AxisSpectrum:
+    """Frequencies k1 + N1*k2 of an axis of a tile, for some k1 and all k2.
 
     Parameters
     ----------
-    kernel : ndarray
-        Real or complex.
-    axes : tuple of SpectrumAxis
-        The transformed axes.
-    block : tuple of int
-        Index of the block of the spectrum.
+    length, columns : int
+        Length N of the axis, and N2.
+    residues : ndarray of int64
+        The frequencies k1.
+    places : ndarray of int64 or None
+        Place of each frequency of the tile among those of all k1 and k2, row-major; None if they
+        have the same order.
+    """
+
+    length: int
+    columns: int
+    residues: Ints
+    places: Ints | None
+
+    @staticmethod
+    def of(index: Ints, length: int) -> "AxisSpectrum":
+        """Return the structure of the frequencies of a tile, which are different from each other.
+
+        >>> axis = AxisSpectrum.of(np.array([1, 5, 9, 2, 6, 10]), 12)
+        >>> axis.columns, axis.residues, axis.places
+        (3, array([1, 2]), None)
+        """
+        count = index.size
+        step = int(index[1] - index[0]) if count > 1 else 0
+        if step > 0 and length % step == 0 and count % (length // step) == 0:
+            columns = length // step
+            residues = index[::columns]
+            if np.array_equal(index, np.add.outer(residues, step * np.arange(columns)).ravel()):
+                return AxisSpectrum(length, columns, residues, None)
+        ascending = np.sort(index)
+        columns = 1
+        # Of N2*p frequencies, number p is the first one plus N1, for the p values of k1.
+        steps = (ascending - ascending[0]) * count == np.arange(count) * length
+        for period in (np.flatnonzero(steps[1:]) + 1).tolist():
+            stride = int(ascending[period] - ascending[0])
+            if count % period or length % stride:
+                continue
+            if (ascending[period:] - ascending[:-period] == stride).all():
+                columns = count // period
+                break
+        residues = ascending[: count // columns]
+        stride = length // columns
+        rows = np.searchsorted(residues, index % stride)
+        places = rows * columns + (index - residues[rows]) // stride
+        in_order = np.array_equal(places, np.arange(count))
+        return AxisSpectrum(length, columns, residues, None if in_order else places)
+
+    def spectrum(self, x: Array, fft: FFTLibrary) -> Array:
+        """Return the spectrum of samples along the last axis, at the frequencies of the tile."""
+        if self.columns == 1 and self.residues.size > WHOLE_SHARE * self.length:
+            in_order = self._of_whole_axis(x, fft)
+        else:
+            in_order = self._in_digits(x, fft)
+        return in_order if self.places is None else in_order[..., self.places]
+
+    def _of_whole_axis(self, x: Array, fft: FFTLibrary) -> Array:
+        """Return the spectrum by an FFT of the padded samples."""
+        padded = _padded(x, self.length)
+        is_half = 2 * int(self.residues.max()) <= self.length
+        if x.dtype.kind != "c" and is_half:
+            half: Array = fft.run(Call("r2c", (padded.ndim - 1,), -1), padded)
+            return half[..., self.residues]
+        padded = padded.astype(np.result_type(x.dtype, np.complex64), copy=False)
+        return fft.c2c(padded, (padded.ndim - 1,), -1)[..., self.residues]
+
+    def _in_digits(self, x: Array, fft: FFTLibrary) -> Array:
+        """Return the spectrum by a sum of rows, and FFTs of the length of the last digit."""
+        columns = self.columns
+        lines = math.prod(x.shape[:-1])
+        rows = -(-x.shape[-1] // columns)
+        matrix = _padded(x, rows * columns).reshape(lines, rows, columns)
+        sums = _dft_rows(
+            matrix,
+            self.residues,
+            self.length // columns,
+            fft,
+        )
+        flat = np.ascontiguousarray(sums).reshape(-1, columns, 1)
+        if columns > 1:
+            twiddle(
+                flat,
+                np.tile(self.residues, lines),
+                self.length,
+                -1,
+            )
+            flat = fft.c2c(flat, (1,), -1)
+        return flat.reshape(*x.shape[:-1], -1)
+
+
+# --- the transfer function ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSpectrum:
+    """Spectrum of a small kernel as the transfer function of an operator.
+
+    Parameters
+    ----------
+    lengths : mapping of int to int
+        Length N of the transform along each transformed axis.
+    conjugated : bool
+        Whether the spectrum is conjugated.
     library : str
         FFT library.
-    dtype : dtype
-        Dtype of the product.
+    array : ndarray
+        Samples of the kernel, with as many axes as the spectrum. Along axes that are not
+        transformed it has their length, or length 1.
     """
-    real = any(along.half for along in axes) and kernel.dtype.kind != "c"
-    input_dtype = np.empty(0, dtype).real.dtype if real else dtype
-    spectrum = kernel.astype(input_dtype, copy=False)
-    # Half a spectrum needs real input, so its axis comes first. Axes of which a block has only a
-    # part come before the others, whose transforms are long.
-    for along in sorted(axes, key=lambda a: (not a.half, a.whole)):
-        low, high = along.places(block)
-        transform = _in_digits if len(along.digits) > 1 else _in_order
-        lines = np.moveaxis(spectrum, along.axis, -1)
-        spectrum = np.moveaxis(
-            transform(
-                lines,
-                along,
-                low,
-                high,
-                library,
-            ),
-            -1,
-            along.axis,
-        )
-    return spectrum
+
+    lengths: Mapping[int, int]
+    conjugated: bool
+    library: str
+    array: Array = field(default_factory=lambda: np.empty(0))
+
+    def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "KernelOnTile":
+        """Return the spectrum at the frequencies of a tile; see `kernels.transfer`."""
+        dtype = like.dtype
+        if self.array.dtype.kind != "c":
+            dtype = np.empty(0, dtype).real.dtype
+        samples = self.array.astype(dtype, copy=False)
+        phases = [size * axes[axis].indices.size for axis, size in enumerate(samples.shape)]
+        if is_on_gpu(like) and max(phases) <= MOST_PHASES:
+            on_device = np.asarray(samples, like=like)
+            return KernelOnTile(self, on_device, axes, in_samples=True)
+        indices = {axis: in_host_memory(own.indices) for axis, own in axes.items()}
+        spectrum = np.asarray(self._spectrum(samples, indices), like=like)
+        return KernelOnTile(self, spectrum, axes, in_samples=False)
+
+    def _spectrum(self, samples: Array, indices: Mapping[int, Array]) -> Array:
+        """Return the spectrum of samples at the frequencies of a tile."""
+        spectrum = samples
+        fft = get_library(self.library)
+        transformed: list[tuple[int, AxisSpectrum]] = []
+        for axis, size in enumerate(samples.shape):
+            if axis in self.lengths:
+                if size > 1:  # one sample has the same value at all frequencies
+                    own = AxisSpectrum.of(indices[axis].ravel(), self.lengths[axis])
+                    transformed.append((axis, own))
+            elif size > 1:
+                spectrum = spectrum.take(indices[axis].ravel(), axis)
+        # The last transforms are longest, so that FFTs do them.
+        transformed.sort(key=lambda pair: pair[1].columns)
+        for axis, own in transformed:
+            lines = np.moveaxis(spectrum, axis, -1)
+            spectrum = np.moveaxis(own.spectrum(lines, fft), -1, axis)
+        return np.conj(spectrum) if self.conjugated else spectrum
 
 
-@on_own_gpu
-def product(
-    a: Array,
-    b: Array,
-    conjugate: bool,
-    phase: ProductPhase,
-) -> Any:
-    """Return the product of two blocks, optionally conjugating the second."""
-    shape = np.broadcast_shapes(a.shape, b.shape)
-    out = allocate_like(a, shape, np.result_type(a.dtype, b.dtype))
-    with phase.measured(out.nbytes):
-        if not conjugate:
-            return np.multiply(a, b, out=out)
-        np.conjugate(b, out=out)
-        return np.multiply(out, a, out=out)
+@dataclass(frozen=True, eq=False)
+class KernelOnTile:
+    """Spectrum of a kernel at the frequencies of a tile.
+
+    Parameters
+    ----------
+    kernel : KernelSpectrum
+        The kernel.
+    array : ndarray
+        The spectrum, or the samples of the kernel, on the device of the tile.
+    axes : mapping of int to AxisOnTile
+        Frequencies of each axis.
+    in_samples : bool
+        Whether the array has the samples.
+    """
+
+    kernel: KernelSpectrum
+    array: Array
+    axes: Mapping[int, AxisOnTile]
+    in_samples: bool
+
+    def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
+        """Return the values in a part of the spectrum of the tile; see `kernels.transfer`."""
+        if self.in_samples:
+            return self._spectrum_of_part(part)
+        pairs = zip(self.array.shape, part, strict=True)
+        return self.array[tuple(slice(None) if size == 1 else cut for size, cut in pairs)]
+
+    def _spectrum_of_part(self, part: Slices) -> Array:
+        """Return the spectrum of the samples in a part of a tile, by matrix products."""
+        values = self.array
+        dtype = np.result_type(values.dtype, np.complex64)
+        for axis, size in enumerate(self.array.shape):
+            if size == 1:
+                continue
+            own_index = self.axes[axis].indices[broadcast_part(part, axis)]
+            index = np.asarray(own_index.ravel(), like=values)
+            if axis not in self.kernel.lengths:
+                values = values.take(index, axis)
+                continue
+            length = self.kernel.lengths[axis]
+            samples = np.arange(size, dtype=np.int64, like=index)
+            exponents = samples[:, np.newaxis] * index % length
+            phases = np.exp(exponents * (-2j * math.pi / length))
+            lines = np.moveaxis(values, axis, -1)
+            sums = np.matmul(lines, phases.astype(dtype, copy=False))
+            values = np.moveaxis(sums, -1, axis)
+        return np.conj(values) if self.kernel.conjugated else values
+
+    def require_finite(self) -> None:
+        """Do nothing: the samples were checked in host memory."""
+
+
+def is_small(plan: Plan, shape: tuple[int, ...]) -> bool:
+    """Return whether the spectrum of a kernel of some shape is cheap to compute for each tile.
+
+    Parameters
+    ----------
+    plan : Plan
+        Plan of the operator.
+    shape : tuple of int
+        Shape of the kernel.
+    """
+    (stage,) = (operand.stage for operand in plan.operands)
+    round_ = plan.rounds[stage]
+    size = math.prod(shape)
+    tile_size = tile_bytes_of(plan.machine.threads) // plan.spec.work_dtype.itemsize
+    if size > min(MOST_TILES * tile_size, max(tile_size, round_.spectrum.largest)):
+        return False
+    return all(shape[step.axis] <= MOST_ROWS * step.length for step in round_.steps)

@@ -1,0 +1,197 @@
+"""Convolutions as operators of one plan, against SciPy: kernels that fit a block."""
+
+import math
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.signal
+from laws.law import small_tiles
+
+from dask_bigfft import signal
+from dask_bigfft.graph.layer import transforms_in
+from dask_bigfft.planner.tile_plan import TileLimits
+from dask_bigfft.signal.kernel_spectrum import AxisSpectrum
+from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.strategies import random_array
+
+#: Shape of an array, its chunks, and the shape of the other array.
+CASES = [
+    ((96,), 8, (7,)),
+    ((101,), (7, 50, 3, 41), (101,)),
+    ((1024,), 64, (300,)),
+    ((97,), 97, (5,)),
+    ((24, 30), (5, 7), (3, 4)),
+    ((32, 64), (4, 64), (9, 9)),
+    ((40, 64), (10, 16), (1, 5)),
+    ((13, 1, 24), (2, 1, 5), (4, 1, 24)),
+    ((16, 8, 9), (2, 8, 9), (3, 3, 3)),
+    ((4, 6, 5, 3, 8), (2, 3, 2, 2, 3), (2, 3, 1, 3, 2)),
+]
+
+MODES = ("full", "same", "valid")
+
+
+def split(**settings):
+    """Plans as for large arrays: nothing is gathered whole that can be split."""
+    small = {"bigfft.planner.small": 0, "bigfft.planner.whole-axis-floor": 1}
+    return dask.config.set({**small, **settings})
+
+
+def require_close(result, expected, error):
+    assert result.shape == expected.shape
+    assert result.dtype == expected.dtype
+    scale = np.abs(expected).max(initial=0)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=error * scale)
+
+
+def one_plan(lazy):
+    (plan,) = transforms_in(lazy).values()
+    assert plan.spec.transfer
+    return plan
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtypes", [("f8", "f8"), ("f4", "c8"), ("c16", "f4")])
+@pytest.mark.parametrize(("shape", "chunks", "kernel"), CASES)
+def test_against_scipy(
+    shape,
+    chunks,
+    kernel,
+    dtypes,
+    mode,
+    monkeypatch,
+):
+    small_tiles(monkeypatch, 1 << 13)
+    x = random_array(shape, dtypes[0], 1)
+    h = random_array(kernel, dtypes[1], 2)
+    axes = [axis for axis, n in enumerate(shape) if (n, kernel[axis]) not in ((24, 24), (3, 3))]
+    wide_h = h.astype("c16" if h.dtype.kind == "c" else "f8")
+    expected = scipy.signal.fftconvolve(x, wide_h, mode, axes)
+    is_single = {*dtypes} <= {"f4", "c8"}
+    if is_single:
+        expected = expected.astype("c8" if "c8" in dtypes else "f4")
+    for lazy_h in (h, da.from_array(h, chunks=2)):
+        with split():
+            lazy = signal.fftconvolve(da.from_array(x, chunks=chunks), lazy_h, mode, axes)
+            result = lazy.compute(scheduler="sync")
+        if math.prod(kernel) < math.prod(shape) / 4:
+            one_plan(lazy)
+        require_close(result, expected, 1e-5 if is_single else 1e-13)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize(("shape", "chunks", "kernel"), CASES[::2])
+def test_correlations(
+    shape,
+    chunks,
+    kernel,
+    swapped,
+    dtype,
+    mode,
+):
+    x = random_array(shape, dtype, 1)
+    h = random_array(kernel, dtype, 2)
+    pair = (da.from_array(x, chunks=chunks), da.from_array(h, chunks=3))
+    expected = scipy.signal.correlate(*((h, x) if swapped else (x, h)), mode, "fft")
+    with split():
+        lazy = signal.correlate(*(pair[::-1] if swapped else pair), mode, "fft")
+        result = lazy.compute(scheduler="sync")
+    require_close(result, expected, 1e-13)
+
+
+@pytest.mark.parametrize("verify", ["none", "checksum"])
+@pytest.mark.parametrize("carrier", ["shared", "tasks", "disk"])
+@pytest.mark.parametrize("kernel", [(5, 4), (24, 36)])
+@pytest.mark.parametrize("dtype", ["f8", "c8"])
+def test_carriers_and_checks(
+    dtype,
+    kernel,
+    carrier,
+    verify,
+    tmp_path,
+):
+    x = random_array((24, 36), dtype, 1)
+    h = random_array(kernel, dtype, 2)
+    places = {"bigfft.exchange.carrier": carrier, "bigfft.scratch.directory": str(tmp_path)}
+    with split(**places):
+        lazy = signal.fftconvolve(
+            da.from_array(x, chunks=(6, 7)),
+            da.from_array(h, chunks=(5, 8)),
+            "same",
+            verify=verify,
+        )
+        result = lazy.compute(scheduler="threads", num_workers=2)
+    expected = scipy.signal.fftconvolve(x, h, "same")
+    require_close(result, expected, 1e-5 if dtype == "c8" else 1e-13)
+
+
+@pytest.mark.parametrize("carrier", ["p2p", "tasks"])
+def test_on_a_cluster(carrier, client):
+    x = random_array((24, 36), "f8", 1)
+    h = random_array((5, 4), "f8", 2)
+    with split(**{"bigfft.exchange.carrier": carrier}):
+        lazy = signal.fftconvolve(da.from_array(x, chunks=(4, 9)), da.from_array(h, chunks=5))
+        require_close(lazy.compute(), scipy.signal.fftconvolve(x, h), 1e-13)
+
+
+@pytest.mark.parametrize("device", ["gpu", "hybrid"])
+@pytest.mark.parametrize(
+    ("shape", "chunks", "kernel", "nbytes"),
+    [
+        ((96,), 8, (9,), 1 << 20),
+        ((1024,), 1024, (100,), 1 << 12),
+        ((24, 30), (24, 30), (5, 3), 1 << 13),
+        ((13, 24), 5, (3, 9), 1 << 20),
+    ],
+)
+def test_on_devices(
+    shape,
+    chunks,
+    kernel,
+    nbytes,
+    device,
+):
+    x = random_array(shape, "f8", 1)
+    h = random_array(kernel, "f8", 2)
+    limits = TileLimits(0, least=256, run_nbytes=64)
+    with split(), simulated_devices(nbytes, limits=limits):
+        lazy = signal.fftconvolve(da.from_array(x, chunks=chunks), h, "same", device=device)
+        one_plan(lazy)
+        result = lazy.compute(scheduler="sync")
+    require_close(result, scipy.signal.fftconvolve(x, h, "same"), 1e-13)
+
+
+def test_slabs_are_cropped_by_the_rounds():
+    """Two exchanges, and the result in the chunks of the input."""
+    x = da.zeros((64, 40, 40), chunks=(8, 40, 40), dtype="f4")
+    with split():
+        lazy = signal.fftconvolve(x, np.ones((3, 3, 3), "f4"), "same")
+    plan = one_plan(lazy)
+    assert len(plan.travelling) == 2
+    assert plan.ends_in_round
+    assert lazy.chunks == x.chunks
+
+
+@pytest.mark.parametrize("length", [1, 7, 12, 30, 64])
+def test_frequencies_of_a_tile_in_any_order(length):
+    """The digits of a set of frequencies, and the order of the set."""
+    rng = np.random.default_rng(length)
+    frequencies = np.arange(length)
+    divisors = [n for n in range(1, length + 1) if length % n == 0]
+    for columns in divisors:
+        stride = length // columns
+        residues = rng.permutation(stride)[: 1 + stride // 2]
+        index = (residues[:, None] + stride * np.arange(columns)).ravel()
+        for order in (np.arange(index.size), rng.permutation(index.size)):
+            own = AxisSpectrum.of(index[order], length)
+            assert own.columns >= columns
+            in_order = (
+                own.residues[:, None] + length // own.columns * np.arange(own.columns)
+            ).ravel()
+            places = slice(None) if own.places is None else own.places
+            np.testing.assert_array_equal(in_order[places], index[order])
+    assert AxisSpectrum.of(frequencies, length).columns == length

@@ -53,6 +53,8 @@ def make_plan(
     waves: CosineSum | None = None,
     transfer: str = "",
     factor: FactorSpec | None = None,
+    windows_between: Mapping[int, tuple[int, int]] | None = None,
+    lengths_back: Mapping[int, int] | None = None,
     stored: Stored | None = None,
     writing: ResultWriting = BY_CALLER,
     **extras: Unpack[Extras],
@@ -73,6 +75,10 @@ def make_plan(
         Token of the transfer function of an operator, whose forward transform has the name.
     factor : FactorSpec, optional
         Lazy array of which the transfer function is made.
+    windows_between : mapping, optional
+        Start and count of the frequencies of an operator that are kept, by axis.
+    lengths_back : mapping, optional
+        Length of the inverse transform of an operator by axis, where it is another one.
     stored : Stored, optional
         Layout of the array in files that the first round can read directly.
     writing : ResultWriting
@@ -101,6 +107,8 @@ def make_plan(
         waves,
         transfer,
         factor,
+        windows_between or {},
+        lengths_back or {},
     )
     if stored is not None:
         spec = replace(spec, dims=spec.dims or stored.dims)
@@ -179,6 +187,8 @@ def _with_inner_choices(
     waves: CosineSum | None,
     transfer: str,
     factor: FactorSpec | None,
+    windows_between: Mapping[int, tuple[int, int]],
+    lengths_back: Mapping[int, int],
 ) -> TransformSpec:
     """Return a transform with the choices of functions that use it, as `make_plan` takes them."""
     if signal_digits is not None:
@@ -202,6 +212,10 @@ def _with_inner_choices(
             transfer=transfer,
             factor=factor,
             scale="full",
+            windows_between=tuple(
+                (axis, *window) for axis, window in sorted(windows_between.items())
+            ),
+            lengths_back=tuple(sorted(lengths_back.items())),
         )
     return spec
 

@@ -369,6 +369,10 @@ def windows_on_gpu(values: Any, windows: tuple[StoredWindow, ...]) -> Any:
     rolled = cupy().roll(values, shifts, dims)
     parts = [slice(None)] * values.ndim
     for window in windows:
+        if window.fold is not None:
+            before = (slice(None),) * window.dim
+            place, other_place = (slice(at, at + 1) for at in window.fold)
+            rolled[(*before, place)] += rolled[(*before, other_place)]
         parts[window.dim] = slice(window.count)
     return cupy().ascontiguousarray(rolled[tuple(parts)])
 

@@ -11,11 +11,23 @@ two. Squares of very small values underflow, and the tolerance includes this err
 
 Tiles are summed before and after the round while they are in cache, and stored after the check. A
 tile that does not match is loaded and transformed once more. A second mismatch is an error. Rounds
-with chirps (Bluestein's algorithm) or transfer functions do not conserve energy, so each of their
-tiles is transformed twice and compared. The results must be equal. A GPU does the whole round
-twice, and results must be equal within rounding errors, because CPU threads may have shared the
-work. Two runs do not show an error that both make, such as a wrong value of a transfer function.
-NaN and infinity cannot be checked, and a warning reports them.
+with chirps (Bluestein's algorithm), or with twiddles before real results, do not conserve energy,
+so each of their tiles is transformed twice and compared. The results must be equal. NaN and
+infinity cannot be checked, and a warning reports them.
+
+A product with a transfer function does not conserve energy, either. The FFTs before it and those
+after it are summed apart, and the product is computed twice and compared::
+
+    tile -> sums -> FFTs -> copy -> sums -> product ----------------> sums, == -> FFTs -> sums
+                              `-> product of the copy ----------------------^
+
+The copy is multiplied before the spectrum is summed, and the product is summed before it is
+compared, so that no value is without a check in between. Two products do not show an error of both,
+such as a wrong value of a transfer function.
+
+A GPU does a whole round twice where energy is not conserved, products included, and results must be
+equal within rounding errors, because CPU threads may have shared the work. So an error at a
+frequency that is then multiplied by 0 is not noticed there; it does not change the result.
 
 A tile is always loaded from an intact source: the round reads a copy, whoever owns the block, and
 the result takes its place only after the check.
@@ -52,7 +64,15 @@ from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.compiled import FAST, added, compiled, squares_of_line
 from dask_bigfft.kernels.libraries import FFTLibrary
-from dask_bigfft.kernels.loop import BoundFactor, CPUExecutor, Filters, bound_factor, run_round
+from dask_bigfft.kernels.loop import (
+    BoundFactor,
+    CPUExecutor,
+    Filters,
+    bound_factor,
+    run_round,
+    transform_tile,
+)
+from dask_bigfft.kernels.transfer import BoundTransfer
 from dask_bigfft.kernels.twiddle import phase_table, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.tiles.program import program_of
@@ -467,33 +487,23 @@ class Facts:
 
 facts_of = lru_cache(maxsize=256)(Facts)
 
-#: Function that runs a round of a block on a GPU, or returns None if it cannot.
-Runner = Callable[[BlockView], Array | None]
-
-Result = TypeVar("Result")
-
 
 @dataclass(eq=False)
-class Verification:
-    """One round of one block with its checks.
+class RoundSums:
+    """Sums over tiles of a block before and after the FFTs of a round that conserves energy.
 
     Parameters
     ----------
     mode : {"energy", "checksum"}
         Sums to compare.
-    round, block, library, out_dtype, filters
+    round, block, library
         See `run_round`.
-    number : int
-        Number of the round from 1, for error messages.
     """
 
     mode: str
     round: Round
     block: Block
     library: FFTLibrary
-    out_dtype: np.dtype[Any]
-    filters: Filters
-    number: int = 0
     #: True if some values could not be checked.
     undecided: bool = field(default=False, init=False)
 
@@ -503,99 +513,8 @@ class Verification:
         self._rests: dict[int, BoundFactor] = {}
         self._ready: dict[Any, tuple[int, Weights]] = {}
 
-    # --- rounds ---
-
-    def run(self, view_of: Callable[[], BlockView]) -> Array:
-        """Return the block after the round on the CPU; `view_of` returns a view of its input."""
-        executor = partial(CheckedExecutor, check=self)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._reported(self._done(view_of(), executor))
-
-    def run_elsewhere(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
-        """Return the block after the round on a GPU, checked as a whole; None like the runner."""
-        if not self.round.keeps_energy:
-            return self.repeated(partial(self._compared, view_of, runner))
-        block = self.repeated(partial(self._checked, view_of, runner))
-        return None if block is None else self._reported(block)
-
-    def _compared(self, view_of: Callable[[], BlockView], runner: Runner) -> Array:
-        """Return the block after two equal runs of a round on a GPU, or else on the CPU."""
-        blocks = []
-        for _ in range(2):
-            block = runner(view_of())
-            blocks.append(self._plain(view_of()) if block is None else block)
-        first, second = blocks
-        if not near_values(first, second):
-            raise Unmatched("two runs differ")
-        return first
-
-    def _checked(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
-        """Return the block after a round on a GPU whose sums match; None like the runner."""
-        values = view_of().gather()
-        with np.errstate(over="ignore", invalid="ignore"):
-            before = self.before(values)
-            block = runner(BlockView.of(values, owned=True))
-            if block is not None:
-                self.after(
-                    block,
-                    before,
-                    0,
-                    None,
-                )
-        return block
-
-    def _done(self, view: BlockView, executor: Callable[..., CPUExecutor] = CPUExecutor) -> Array:
-        """Return the block after the round on the CPU."""
-        return run_round(
-            self.round,
-            self.block,
-            view,
-            self.library,
-            self.out_dtype,
-            self.filters,
-            executor,
-        )
-
-    def _plain(self, view: BlockView) -> Array:
-        """Return the block after the round, without overwriting its input."""
-        return self._done(
-            BlockView(
-                view.shape,
-                view.dtype,
-                view.array,
-                view.tables,
-                new_table=view.new_table,
-            )
-        )
-
-    def repeated(self, attempt: Callable[[], Result]) -> Result:
-        """Return the result of an attempt, which is repeated once after a mismatch."""
-        mismatches: list[str] = []
-        while len(mismatches) < 2:
-            try:
-                return attempt()
-            except Unmatched as error:
-                emit("mismatch", index=self.number)
-                mismatches.append(str(error))
-        text = "; done once more: ".join(mismatches)
-        raise VerificationError(f"round {self.number}, block {self.block}: {text}")
-
-    def _reported(self, result: Array) -> Array:
-        """Return a result after a warning if its values could not be checked."""
-        if self.undecided:
-            emit("unverified", nbytes=result.nbytes)
-            warnings.warn(
-                f"block {self.block} holds NaN, infinity or values too large to be squared: "
-                "it is transformed, but cannot be verified",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        return result
-
-    # --- input and output ---
-
     def before(self, tile: Array) -> TileSums:
-        """Return the energy of a tile, and its checksum."""
+        """Return the energy of a tile before the FFTs, and its checksum."""
         checksum: complex | None = None
         total: float | None = None
         if self.mode == "checksum":
@@ -622,7 +541,13 @@ class Verification:
         dim: int,
         part: slice | None,
     ) -> None:
-        """Compare a tile's result, cut along `dim`, with the sums of its input."""
+        """Compare a tile's result, cut along `dim`, with the sums of its input.
+
+        Raises
+        ------
+        Unmatched
+            If they differ by more than rounding errors.
+        """
         if not math.isfinite(before.whole):
             self.undecided = True
             return
@@ -790,6 +715,141 @@ def near_values(values: Array, others: Array) -> bool:
     )
 
 
+#: Function that runs a round of a block on a GPU, or returns None if it cannot.
+Runner = Callable[[BlockView], Array | None]
+
+Result = TypeVar("Result")
+
+
+@dataclass(eq=False)
+class Verification:
+    """One round of one block with its checks.
+
+    Parameters
+    ----------
+    mode : {"energy", "checksum"}
+        Sums to compare.
+    round, block, library, out_dtype, filters
+        See `run_round`.
+    number : int
+        Number of the round from 1, for error messages.
+    """
+
+    mode: str
+    round: Round
+    block: Block
+    library: FFTLibrary
+    out_dtype: np.dtype[Any]
+    filters: Filters
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        parts: tuple[Round, ...] = (self.round,)
+        if self.round.multiplies:
+            parts = self.round.without_windows.halves
+        #: Sums of the round, or of the FFTs before its product and of those after it.
+        self.sums: list[RoundSums] = []
+        for part in parts:
+            self.sums.append(
+                RoundSums(
+                    self.mode,
+                    part,
+                    self.block,
+                    self.library,
+                )
+            )
+
+    # --- rounds ---
+
+    def run(self, view_of: Callable[[], BlockView]) -> Array:
+        """Return the block after the round on the CPU; `view_of` returns a view of its input."""
+        executor = partial(CheckedExecutor, check=self)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._reported(self._done(view_of(), executor))
+
+    def run_elsewhere(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
+        """Return the block after the round on a GPU, checked as a whole; None like the runner."""
+        if not self.round.keeps_energy:
+            return self.repeated(partial(self._compared, view_of, runner))
+        block = self.repeated(partial(self._checked, view_of, runner))
+        return None if block is None else self._reported(block)
+
+    def _compared(self, view_of: Callable[[], BlockView], runner: Runner) -> Array:
+        """Return the block after two equal runs of a round on a GPU, or else on the CPU."""
+        blocks = []
+        for _ in range(2):
+            block = runner(view_of())
+            blocks.append(self._plain(view_of()) if block is None else block)
+        first, second = blocks
+        if not near_values(first, second):
+            raise Unmatched("two runs differ")
+        return first
+
+    def _checked(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
+        """Return the block after a round on a GPU whose sums match; None like the runner."""
+        values = view_of().gather()
+        with np.errstate(over="ignore", invalid="ignore"):
+            (sums,) = self.sums
+            before = sums.before(values)
+            block = runner(BlockView.of(values, owned=True))
+            if block is not None:
+                sums.after(
+                    block,
+                    before,
+                    0,
+                    None,
+                )
+        return block
+
+    def _done(self, view: BlockView, executor: Callable[..., CPUExecutor] = CPUExecutor) -> Array:
+        """Return the block after the round on the CPU."""
+        return run_round(
+            self.round,
+            self.block,
+            view,
+            self.library,
+            self.out_dtype,
+            self.filters,
+            executor,
+        )
+
+    def _plain(self, view: BlockView) -> Array:
+        """Return the block after the round, without overwriting its input."""
+        return self._done(
+            BlockView(
+                view.shape,
+                view.dtype,
+                view.array,
+                view.tables,
+                new_table=view.new_table,
+            )
+        )
+
+    def repeated(self, attempt: Callable[[], Result]) -> Result:
+        """Return the result of an attempt, which is repeated once after a mismatch."""
+        mismatches: list[str] = []
+        while len(mismatches) < 2:
+            try:
+                return attempt()
+            except Unmatched as error:
+                emit("mismatch", index=self.number)
+                mismatches.append(str(error))
+        text = "; done once more: ".join(mismatches)
+        raise VerificationError(f"round {self.number}, block {self.block}: {text}")
+
+    def _reported(self, result: Array) -> Array:
+        """Return a result after a warning if its values could not be checked."""
+        if any(sums.undecided for sums in self.sums):
+            emit("unverified", nbytes=result.nbytes)
+            warnings.warn(
+                f"block {self.block} holds NaN, infinity or values too large to be squared: "
+                "it is transformed, but cannot be verified",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return result
+
+
 class CheckedExecutor(CPUExecutor):
     """CPU executor that checks each tile, and repeats a tile that does not match.
 
@@ -827,7 +887,12 @@ class CheckedExecutor(CPUExecutor):
 
     def run(self, cuts: Iterable[slice] | None = None) -> None:
         """Transform all tiles, or those of some cuts."""
-        checked = self._summed if self.round.keeps_energy else self._compared
+        if self.round.multiplies:
+            checked = self._summed_around_product
+        elif self.round.keeps_energy:
+            checked = self._summed
+        else:
+            checked = self._compared
         for part, tile in self.take(cuts):
             copies = self._copies(tile, part)
             del tile  # or a repeat would hold it beside the next copy
@@ -843,23 +908,65 @@ class CheckedExecutor(CPUExecutor):
     def _summed(self, copies: Iterator[Array], part: slice | None) -> Array:
         """Return the result of a tile whose sums match."""
         tile = next(copies)
-        before = self.check.before(tile)
+        (sums,) = self.check.sums
+        before = sums.before(tile)
         result = self.transform(tile, part)
-        dim = 0 if self.way.tiling is None else self.way.tiling[0]
-        self.check.after(
+        sums.after(
             result,
             before,
-            dim,
+            self._cut_dim,
             part,
         )
         return result
 
+    @property
+    def _cut_dim(self) -> int:
+        """Dimension along which tiles are cut; 0 for a tile that is the block."""
+        return 0 if self.way.tiling is None else self.way.tiling[0]
+
     def _compared(self, copies: Iterator[Array], part: slice | None) -> Array:
         """Return the result of a tile that is the same twice."""
         result = self.transform(next(copies), part)
-        if not np.array_equal(result, self.transform(next(copies), part), equal_nan=True):
-            raise Unmatched("two runs differ")
+        _require_equal(result, self.transform(next(copies), part))
         return result
+
+    def _summed_around_product(self, copies: Iterator[Array], part: slice | None) -> Array:
+        """Return the result of a tile whose sums match around a product that is the same twice."""
+        operations = self.operations_of(part)
+        number = [isinstance(operation, BoundTransfer) for operation in operations].index(True)
+        transfer = operations[number]
+        assert isinstance(transfer, BoundTransfer)
+        sums, sums_back = self.check.sums
+        tile = next(copies)
+        before = sums.before(tile)
+        spectrum = transform_tile(tile, operations[:number], self.library)
+        del tile
+        same_product = spectrum.copy()
+        transfer.apply(same_product)
+        sums.after(
+            spectrum,
+            before,
+            self._cut_dim,
+            part,
+        )
+        transfer.apply(spectrum)
+        before_way_back = sums_back.before(spectrum)
+        _require_equal(spectrum, same_product)
+        del same_product
+        result = transform_tile(spectrum, operations[number + 1 :], self.library)
+        sums_back.after(
+            result,
+            before_way_back,
+            self._cut_dim,
+            part,
+        )
+        return result
+
+
+def _require_equal(values: Array, others: Array) -> None:
+    """Raise `Unmatched` if the values of two runs are not the same."""
+    if not np.array_equal(values, others, equal_nan=True):
+        raise Unmatched("two runs differ")
 
 
 _MODULUS = 1 << 64

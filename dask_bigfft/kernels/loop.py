@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -304,8 +304,8 @@ def transform_tile(
             continue
         call = operation.call
         if operation.lines:
-            for part, _ in _window_parts(tile.ndim, operation.lines):
-                library.run(call, tile[part])
+            for part in _window_parts(tile.ndim, operation.lines):
+                library.run(call, tile[part.source])
             _divide(tile, operation.divisor)
             continue
         room = _room(tile, call, out) if number == writer and out is not None else None
@@ -431,18 +431,21 @@ class CPUExecutor:
             return self.out
         return self.out[(slice(None),) * self.way.tiling[0] + (part,)]
 
+    def operations_of(self, part: slice | None) -> list[BoundOperation]:
+        """Return the operations on a tile."""
+        if part is None or self.way.tiling is None:
+            return self.operations
+        dim, _ = self.way.tiling
+        return [
+            operation if isinstance(operation, LibraryFFT) else operation.within(dim, part)
+            for operation in self.operations
+        ]
+
     def transform(self, tile: Array, part: slice | None) -> Array:
         """Return a tile after the round."""
-        operations = self.operations
-        if part is not None and self.way.tiling is not None:
-            dim, _ = self.way.tiling
-            operations = [
-                operation if isinstance(operation, LibraryFFT) else operation.within(dim, part)
-                for operation in operations
-            ]
         return transform_tile(
             tile,
-            operations,
+            self.operations_of(part),
             self.library,
             out=self.place(part),
             writing_fft=self.way.writing_fft,
@@ -468,32 +471,46 @@ def _store(target: Array, result: Array, windows: Windows) -> None:
         copy[...] = result
         result = copy
     with measured("scatter", target.nbytes):
-        for source_part, target_part in _window_parts(target.ndim, windows):
-            copy_array(target[target_part], result[source_part])
+        for part in _window_parts(target.ndim, windows):
+            if part.is_added:
+                target[part.target] += result[part.source]
+            else:
+                copy_array(target[part.target], result[part.source])
 
 
-def _window_parts(ndim: int, windows: Windows) -> list[tuple[Slices, Slices]]:
-    """Return the parts of an array that make cyclic windows of it, and their places there.
+class _WindowPart(NamedTuple):
+    """Part of an array that belongs to windows of it."""
 
-    >>> _window_parts(1, (StoredWindow(0, first=3, count=4, size=5),))
-    [((slice(3, 5, None),), (slice(0, 2, None),)), ((slice(0, 2, None),), (slice(2, 4, None),))]
+    #: The part, and its place in the windows.
+    source: Slices
+    target: Slices
+    #: True if it is added to the values there.
+    is_added: bool
+
+
+def _window_parts(ndim: int, windows: Windows) -> list[_WindowPart]:
+    """Return the parts of an array that make cyclic windows of it; those that are added come last.
+
+    >>> parts = _window_parts(1, (StoredWindow(0, first=3, count=4, size=5),))
+    >>> [(*part.source, *part.target) for part in parts]
+    [(slice(3, 5, None), slice(0, 2, None)), (slice(0, 2, None), slice(2, 4, None))]
     """
     whole: Slices = (slice(None),) * ndim
-    parts = [(whole, whole)]
+    parts = [_WindowPart(whole, whole, False)]
     for window in windows:
         dim = window.dim
-        before_end = min(window.count, window.size - window.first)
-        cuts = [(slice(window.first, window.first + before_end), slice(0, before_end))]
-        if before_end < window.count:
-            cuts.append((slice(0, window.count - before_end), slice(before_end, window.count)))
-        cut_parts: list[tuple[Slices, Slices]] = []
-        for source_part, target_part in parts:
-            for source_cut, target_cut in cuts:
-                new_source_part = (*source_part[:dim], source_cut, *source_part[dim + 1 :])
-                new_target_part = (*target_part[:dim], target_cut, *target_part[dim + 1 :])
-                cut_parts.append((new_source_part, new_target_part))
+        cut_parts: list[_WindowPart] = []
+        for part in parts:
+            for source_cut, target_cut, is_added in window.cuts:
+                cut_parts.append(
+                    _WindowPart(
+                        (*part.source[:dim], source_cut, *part.source[dim + 1 :]),
+                        (*part.target[:dim], target_cut, *part.target[dim + 1 :]),
+                        part.is_added or is_added,
+                    )
+                )
         parts = cut_parts
-    return parts
+    return sorted(parts, key=lambda part: part.is_added)
 
 
 def in_windows(values: Array, windows: Windows) -> Array:

@@ -136,19 +136,28 @@ class BoundTransfer:
         first_dims = self.operation.first_dims
         shape_by_axis = [tile.shape[a:b] for a, b in itertools.pairwise(first_dims)]
         spectrum = tile.reshape([math.prod(shape) for shape in shape_by_axis])
-        tile_transfer = self.transfer.on_tile(self._axes(tile), like=tile)
+        axes, bands = self._axes(tile)
+        tile_transfer = self.transfer.on_tile(axes, like=tile)
         for part in _parts(spectrum.shape, size):
+            if bands.is_outside(part):
+                spectrum[part] = 0
+                continue
             values = tile_transfer.values(part, spectrum.dtype)
             np.multiply(spectrum[part], values, out=spectrum[part])
+        bands.clear_others(spectrum)
         if not tile.flags.c_contiguous and not np.may_share_memory(spectrum, tile):
             tile[...] = spectrum.reshape(tile.shape)
         return tile_transfer
 
-    def _axes(self, tile: Array) -> dict[int, AxisOnTile]:
-        """Return the frequencies of a tile along each axis."""
+    def _axes(self, tile: Array) -> tuple[dict[int, AxisOnTile], "BandsOnTile"]:
+        """Return the frequencies of a tile along each axis, and which of them are in a band.
+
+        The function is not evaluated outside of a band: it gets a frequency of the band there.
+        """
         shape = tile.shape
         first_dims = self.operation.first_dims
         axes: dict[int, AxisOnTile] = {}
+        is_inside: dict[int, Array] = {}
         for along in self.operation.axes:
             first = first_dims[along.axis]
             behind = first_dims[along.axis + 1]
@@ -172,8 +181,40 @@ class BoundTransfer:
                 )
             broadcast = [1] * (len(first_dims) - 1)
             broadcast[along.axis] = -1
-            axes[along.axis] = AxisOnTile(table.reshape(broadcast), middle)
-        return axes
+            index = table.reshape(broadcast)
+            if along.band is not None:
+                is_in_band = along.band.contains(index)
+                is_inside[along.axis] = is_in_band
+                index = np.where(is_in_band, index, along.band.start)
+                if not along.band.contains(np.array(along.length // 2)):
+                    middle = None
+            axes[along.axis] = AxisOnTile(index, middle)
+        return axes, BandsOnTile(is_inside)
+
+
+@dataclass(frozen=True)
+class BandsOnTile:
+    """Bands of a product at the frequencies of a tile.
+
+    Parameters
+    ----------
+    is_inside : mapping of int to ndarray
+        Whether each frequency along an axis is in its band, in the shape of `AxisOnTile.indices`.
+    """
+
+    is_inside: Mapping[int, Array]
+
+    def is_outside(self, part: Slices) -> bool:
+        """Return True if no frequency of a part is in all bands, as far as the host knows."""
+        return any(
+            isinstance(inside, np.ndarray) and not inside[broadcast_part(part, axis)].any()
+            for axis, inside in self.is_inside.items()
+        )
+
+    def clear_others(self, spectrum: Array) -> None:
+        """Set the values outside of the bands to 0."""
+        for inside in self.is_inside.values():
+            np.copyto(spectrum, 0, where=np.asarray(~inside, like=spectrum))
 
 
 def broadcast_part(part: Slices, axis: int) -> Slices:

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from dask_bigfft.planner.layouts import Assignment, BlockCutter, Sizes
-from dask_bigfft.planner.operators import with_inverse
+from dask_bigfft.planner.operators import blocks_before_next, with_inverse
 from dask_bigfft.planner.request import Machine, Request, largest_block
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
 from dask_bigfft.planner.seconds import Model, flops, is_halved
@@ -101,6 +101,7 @@ def program_of(
             kind=spec.kind if axis == spec.axes[-1] else "c2c",
             sign=spec.sign,
             fused=fused,
+            length_back=dict(spec.lengths_back).get(axis),
         )
     return axis_program(
         axis,
@@ -272,6 +273,7 @@ class Candidates:
             wanted=request.wanted,
             on_gpu=self.on_gpu or machine.holding > 1,
             like=request.chunks if spec.transfer else None,
+            bands={band.axis: band for band in spec.bands_between},
         )
         #: Size of the largest input block in complex elements.
         self.largest_in = largest_block(spec, request)
@@ -327,7 +329,8 @@ class Candidates:
             )
             if self.spec.transfer:
                 windows = self.cutter.windows if self.cutter.crops else {}
-                ways = [with_inverse(programs, rounds, windows) for rounds in ways]
+                bands = self.spec.bands_between
+                ways = [with_inverse(programs, rounds, windows, bands) for rounds in ways]
             candidates = [
                 self._candidate(
                     programs,
@@ -367,7 +370,7 @@ class Candidates:
             moves.append(split is None)
             result = split or result
         stages = stages_of(
-            [source, *(round_.target for round_ in rounds)],
+            [source, *blocks_before_next(rounds, self.spec.lengths_back)],
             rounds,
             result if needs_exchange else None,
             dtypes=(self.spec.dtype, *block_dtypes(self.spec, rounds)),
@@ -471,13 +474,16 @@ class Candidates:
             )
             for chosen in itertools.product(*choices):
                 programs: dict[int, AxisProgram] = {}
+                last_axes = {axis for axis in spec.axes if assignment[axis][-1] == rounds - 1}
+                # Where a length changes, the product stands at the end of the forward round.
+                turns_back = last_axes.isdisjoint(axis for axis, _ in spec.lengths_back)
                 for axis, factors in zip(spec.axes, chosen, strict=True):
                     programs[axis] = program_of(
                         spec,
                         axis,
                         factors,
                         bluestein=axis in padded,
-                        fused=assignment[axis][-1] == rounds - 1,
+                        fused=turns_back and axis in last_axes,
                     )
                 if self._mirrors_padding(programs, assignment, rounds):
                     continue
@@ -680,6 +686,8 @@ class Candidates:
     def _fills_rounds(self, digits: dict[int, int], rounds: int) -> bool:
         """Return whether numbers of digits per axis can fill a number of rounds."""
         if self.rectangle is not None and digits[self.rectangle] == 1:
+            return False
+        if any(digits[axis] > 1 for axis, _ in self.spec.lengths_back):
             return False
         return max(digits.values()) <= rounds <= sum(digits.values())
 

@@ -47,7 +47,7 @@ def _factor_plans(plan: Plan) -> list[Plan]:
 
 def exchanged_bytes(plan: Plan) -> int:
     """Return the bytes that all exchanges together move, without the padding of bands."""
-    if plan.spec.windows_in:
+    if plan.spec.windows_in or plan.spec.windows_between:
         return sum(exchange.moved_nbytes for exchange in plan.travelling)
     of_factors = sum(map(exchanged_bytes, _factor_plans(plan)))
     return of_factors + sum(exchange.nbytes for exchange in plan.travelling)

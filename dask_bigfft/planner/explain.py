@@ -257,6 +257,7 @@ def remarks(plan: Plan) -> list[str]:
             padded = f"{math.prod(program.factors)} = {factors} (Bluestein)"
             axis = f"axis {program.axis} of length {program.length}"
             texts.append(f"{axis} as a convolution of length {padded}")
+    texts += _length_texts(plan)
     texts += _factor_texts(plan)
     texts += _placement_texts(plan)
     if plan.fallback:
@@ -287,8 +288,11 @@ def _transform_lines(plan: Plan) -> Iterator[str]:
 def _band_texts(plan: Plan) -> list[str]:
     """Return the bands of a spectrum: the frequencies of each axis in cycles per sample."""
     spec = plan.spec
+    windows = dict(spec.bands)
+    for axis, start, count in spec.windows_between:
+        windows[axis] = (start, count)
     parts = []
-    for axis, window in spec.bands.items():
+    for axis, window in windows.items():
         spectrum = spec.spectrum(axis)
         low, high = spectrum.frequencies(window)
         limits = f"{low}/{spectrum.length} to {high}/{spectrum.length}"
@@ -296,6 +300,11 @@ def _band_texts(plan: Plan) -> list[str]:
     if not parts:
         return []
     bands = f"a band of frequencies by axis {{{'; '.join(parts)}}}"
+    if spec.windows_between:
+        text = f"the product has {bands}; the others are zeros"
+        if any(round_.windows_in for round_ in plan.rounds):
+            text += ", which are not exchanged"
+        return [text]
     if not spec.is_forward:
         return [f"the input has {bands}; the others are zeros, which are not exchanged"]
     is_stored = any(round_.windows for round_ in plan.rounds)
@@ -324,6 +333,19 @@ def _factor_texts(plan: Plan) -> list[str]:
             text += f", whose blocks are those of the spectrum in round {number}"
         texts.append(text)
     return texts
+
+
+def _length_texts(plan: Plan) -> list[str]:
+    """Return the other lengths of an inverse transform, and the place of the product."""
+    spec = plan.spec
+    parts = [f"{axis_text(plan, axis)}: {length}" for axis, length in spec.lengths_back]
+    if not parts:
+        return []
+    text = f"the spectrum is cropped or padded to lengths by axis {{{', '.join(parts)}}}"
+    (round_,) = (round_ for round_ in plan.rounds if round_.multiplies)
+    if all(step.between is None for step in round_.steps):
+        text += "; the product stands at the end of the forward rounds"
+    return [text]
 
 
 def _offset_texts(plan: Plan) -> list[str]:

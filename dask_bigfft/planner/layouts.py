@@ -7,10 +7,10 @@ its digits. If blocks are still too large, the group with the cheapest gather is
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from dask_bigfft.transforms.bands import Window, window_of_digit, with_negatives
+from dask_bigfft.transforms.bands import AxisBand, Window, window_of_digit, with_negatives
 from dask_bigfft.transforms.layout import (
     AxisLayout,
     Chunks,
@@ -370,6 +370,8 @@ class BlockCutter:
     like : tuple of chunks or None
         Chunks of the input of an operator, which its result has if an exchange makes it; None for
         transforms.
+    bands : mapping of int to AxisBand
+        Frequencies that the product of an operator keeps, by axis.
     """
 
     variant: str
@@ -378,6 +380,7 @@ class BlockCutter:
     wanted: tuple[Chunks, ...] | None
     on_gpu: bool
     like: tuple[Chunks, ...] | None = None
+    bands: Mapping[int, AxisBand] = field(default_factory=dict)
 
     @property
     def crops(self) -> bool:
@@ -505,12 +508,61 @@ class BlockCutter:
         round_steps = tuple(steps.values())
         axes = list(transformed(layout, round_steps).axes)
         for axis, step in steps.items():
-            has_window = axis in parts.windows and step == programs[axis].steps[-1]
-            if has_window and self.crops:
-                window = parts.windows[axis]
-                axes[axis] = self._in_window(axes[axis], programs[axis], window, is_last)
-        target = Layout(tuple(axes))
-        windows_in = []
+            axes[axis] = self._stored_axis(
+                axes[axis],
+                programs[axis],
+                step,
+                parts=parts,
+                is_last=is_last,
+            )
+        folded = [axis for axis in steps if axis in self.bands and self.bands[axis].folds]
+        return Round(
+            round_steps,
+            layout,
+            Layout(tuple(axes)),
+            tuple(
+                self._nonzero_windows(
+                    before,
+                    layout,
+                    steps,
+                    parts,
+                )
+            ),
+            folded=tuple(folded),
+        )
+
+    def _stored_axis(
+        self,
+        axis: AxisLayout,
+        program: AxisProgram,
+        step: Step,
+        parts: _StoredParts,
+        is_last: bool,
+    ) -> AxisLayout:
+        """Return what a round stores of an axis after a step: all values, a window, or a band."""
+        number = program.axis
+        if number in parts.windows and step == program.steps[-1] and self.crops:
+            axis = self._in_window(
+                axis,
+                program,
+                parts.windows[number],
+                is_last,
+            )
+        band = self.bands.get(number)
+        if band is None or step.between is not None:
+            return axis
+        if self.crops or band.length_back is not None:
+            axis = self._in_band(axis, program)
+        return axis
+
+    def _nonzero_windows(
+        self,
+        before: Layout,
+        layout: Layout,
+        steps: Mapping[int, Step],
+        parts: _StoredParts,
+    ) -> Iterator[StoredWindow]:
+        """Yield the windows of transformed dimensions outside of which a round finds zeros."""
         for axis in sorted(self.windows_in & steps.keys()):
             group = before.axes[axis].groups[0]
             if group.digits != (steps[axis].source,):
@@ -521,8 +573,12 @@ class BlockCutter:
             start, count = window
             if count < group.size:
                 dim = sum(len(other.groups) for other in layout.axes[:axis])
-                windows_in.append(StoredWindow(dim, start, count, group.size))
-        return Round(round_steps, layout, target, tuple(windows_in))
+                yield StoredWindow(
+                    dim,
+                    start,
+                    count,
+                    group.size,
+                )
 
     def _in_window(
         self,
@@ -541,13 +597,23 @@ class BlockCutter:
             if not program.completes_result:
                 length = math.prod(target.size for target in program.target)
             window = window_of_digit(window, digit, length)
-        start, count = window
-        if count > WINDOW_SHARE * digit.size and not is_result:
+        if window[1] > WINDOW_SHARE * digit.size and not is_result:
             return axis
-        groups = list(axis.groups)
-        number = [group.digits for group in groups].index((digit,))
-        groups[number] = Group((digit,), (count,), start)
-        return AxisLayout(tuple(groups))
+        return _with_window(axis, digit, window)
+
+    def _in_band(self, axis: AxisLayout, program: AxisProgram) -> AxisLayout:
+        """Return an axis of an operator, with its band alone if it is transformed and that pays."""
+        digit = program.steps[len(program.factors) - 1].target
+        if digit not in axis.digits:
+            return axis
+        band = self.bands[program.axis]
+        window = (band.start, band.count)
+        if band.is_half and len(program.factors) > 1:  # digits of both signs
+            window = with_negatives(window, program.length)
+        window = window_of_digit(window, digit, program.length)
+        if band.length_back is None and window[1] > WINDOW_SHARE * digit.size:
+            return axis
+        return _with_window(axis, digit, window)
 
     def _layouts(
         self,
@@ -648,11 +714,15 @@ class BlockCutter:
         """
         if program is None:
             return [_cut_as(group) for group in before.groups]
-        if step is None and count == 0 and _is_whole_before(program):
-            cut = _flat(program.source, before)
-            return [_with_negatives(cut, before.blocks) if parts.has_negatives else cut]
-        if step is None and count == len(program.steps):
-            return self._transformed_cuts(program, before, parts.windows)
+        if step is None:
+            flat_cuts = self._flat_cuts(
+                program,
+                count,
+                before,
+                parts,
+            )
+            if flat_cuts is not None:
+                return flat_cuts
         in_place = self.on_gpu and self.variant == "auto" and not program.bluestein
         cuts = _in_digits(program, count, step, self.variant, in_place)
         if self.variant != "auto":
@@ -662,6 +732,38 @@ class BlockCutter:
             if not cut.fixed:
                 cuts[i] = replace(cut, chunks=chunks_before.get(cut.digits, cut.chunks))
         return _in_parts(cuts, before.blocks)
+
+    def _flat_cuts(
+        self,
+        program: AxisProgram,
+        count: int,
+        before: AxisLayout,
+        parts: _StoredParts,
+    ) -> list[_Cut] | None:
+        """Return the groups of an axis without a step in a round; None if it is in digits.
+
+        Parameters
+        ----------
+        program : AxisProgram
+            Program of the axis.
+        count : int
+            Number of its steps in earlier rounds.
+        before : AxisLayout
+            The axis before the round.
+        parts : _StoredParts
+            Parts of axes that are stored between rounds.
+        """
+        if count == 0 and _is_whole_before(program):
+            cut = _flat(program.source, before)
+            return [_with_negatives(cut, before.blocks) if parts.has_negatives else cut]
+        if count == len(program.steps):
+            return self._transformed_cuts(program, before, parts.windows)
+        if program.axis not in self.bands:
+            return None
+        groups = self._in_band(before, program).groups
+        if not any(group.offset or group.bounds[-1] < group.size for group in groups):
+            return None
+        return [_cut_as(group) for group in groups]
 
     def _transformed_cuts(
         self,
@@ -678,6 +780,18 @@ class BlockCutter:
         if is_as_requested:
             return [_cut_as(group) for group in before.groups]
         return [_flat(program.target, before)]
+
+
+def _with_window(axis: AxisLayout, digit: Digit, window: Window) -> AxisLayout:
+    """Return the layout of an axis that stores a window of a digit."""
+    start, count = window
+    groups: list[Group] = []
+    for group in axis.groups:
+        is_stored = group.offset == start and group.bounds[-1] == count
+        if group.digits == (digit,) and not is_stored:
+            group = Group((digit,), (count,), start)
+        groups.append(group)
+    return AxisLayout(tuple(groups))
 
 
 def _is_half(program: AxisProgram, digits: tuple[Digit, ...]) -> bool:

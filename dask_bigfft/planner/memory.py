@@ -135,7 +135,7 @@ def _work_nbytes(plan: Plan, stage: Stage, way: Way | None = None) -> int:
     copies = way.copied_nbytes(
         block,
         round_.without_windows.target.largest * itemsize,
-        is_repeated=model.transforms_twice(round_),
+        is_repeated=model.repeats(round_),
     )
     if any(step.kind != step.last_kind for step in round_.steps):
         # Half a spectrum between real values before and after the round.

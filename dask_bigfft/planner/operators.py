@@ -8,15 +8,24 @@ The last forward round has the product in it. The rounds after it transform the 
 order, in the same blocks, so that the result has the blocks of the first round. If only a window of
 the result is returned, a round stores that window of each axis that it leaves in the order of the
 result.
+
+Of an axis with a band only the band is stored, from its last forward step to its first inverse one,
+which is padded with zeros. If the inverse transform has another length, the band has the
+frequencies of both lengths. It is that of the other spectrum in the exchange before the inverse
+step. Where such an axis is in the last forward round, the product stands at the end of the round,
+and the inverse steps have a round of their own::
+
+    {Z}  {Y, X H}  {Y', X'}  {Z'}
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from dask_bigfft.transforms.bands import Window
+from dask_bigfft.transforms.bands import AxisBand, Window
 from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout, scaled
-from dask_bigfft.transforms.rounds import Round, transformed
+from dask_bigfft.transforms.rounds import Round, StoredWindow, transformed
 from dask_bigfft.transforms.steps import AxisProgram, Step
 
 #: Stages of the indices of an operator: of its input, and of its result.
@@ -28,6 +37,7 @@ def with_inverse(
     programs: Mapping[int, AxisProgram],
     forward: tuple[Round, ...],
     windows: Mapping[int, Window],
+    bands: tuple[AxisBand, ...] = (),
 ) -> tuple[Round, ...]:
     """Return the rounds of an operator: those of its forward transform, then those of its inverse.
 
@@ -36,22 +46,140 @@ def with_inverse(
     programs : mapping of int to AxisProgram
         Program of each transformed axis.
     forward : tuple of Round
-        The forward rounds, in the last of which each step transforms back, too.
+        The forward rounds. In the last one, all steps transform back, too, or none does.
     windows : mapping of int to (int, int)
         Start and count of the values that are returned along some axes.
+    bands : tuple of AxisBand
+        Frequencies that the product keeps.
     """
     *others, last = forward
+    masks = tuple(band for band in bands if band.length_back is None)
     target = _in_windows(last.target, programs, windows)
-    rounds = [*others, replace(last, target=target, multiplies=True)]
-    for round_ in reversed(others):
-        axes = list(round_.target.axes)
-        for axis in programs:
-            axes[axis] = _of_result(axes[axis])
-        source = _in_windows(Layout(tuple(axes)), programs, windows)
-        steps = tuple(_inverse(programs[step.axis], step) for step in round_.steps)
-        target = _in_windows(transformed(source, steps), programs, windows)
-        rounds.append(Round(steps, source, target))
+    rounds = [*others, replace(last, target=target, multiplies=True, bands=masks)]
+    turns_back = any(step.between is not None for step in last.steps)
+    remaining = others if turns_back else list(forward)
+    stored = last.source if turns_back else last.target
+    for round_ in reversed(remaining):
+        round_back = _inverse_round(programs, round_, stored)
+        rounds.append(
+            replace(
+                round_back,
+                source=_in_windows(round_back.source, programs, windows),
+                target=_in_windows(round_back.target, programs, windows),
+            )
+        )
+        stored = round_.source
     return tuple(rounds)
+
+
+def _inverse_round(
+    programs: Mapping[int, AxisProgram],
+    round_: Round,
+    stored: Layout,
+) -> Round:
+    """Return the round that transforms back the digits of a forward round.
+
+    Parameters
+    ----------
+    programs : mapping of int to AxisProgram
+        Program of each transformed axis.
+    round_ : Round
+        The forward round.
+    stored : Layout
+        Blocks of the spectrum, which may have bands of these digits.
+    """
+    axes = list(round_.target.axes)
+    for axis, program in programs.items():
+        axes[axis] = _of_result(axes[axis], program.length, program.target[0])
+    steps: list[Step] = []
+    windows_in: list[StoredWindow] = []
+    for step in round_.steps:
+        step_back = _inverse(programs[step.axis], step)
+        steps.append(step_back)
+        axes[step.axis] = _padded(axes[step.axis], step.target, step_back.source)
+        for group in stored.axes[step.axis].groups:
+            if group.digits == (step.target,):
+                windows_in += _windows_of(
+                    _of_length(group, step_back.source),
+                    round_.dim(step),
+                )
+    source = Layout(tuple(axes))
+    return Round(
+        tuple(steps),
+        source,
+        transformed(source, tuple(steps)),
+        tuple(windows_in),
+    )
+
+
+def blocks_before_next(
+    rounds: Sequence[Round],
+    lengths_back: Sequence[tuple[int, int]],
+) -> list[Layout]:
+    """Return the blocks after each round, as the exchange after it takes them.
+
+    Frequencies of an axis whose length changes are those of its other length there.
+
+    Parameters
+    ----------
+    rounds : sequence of Round
+        All rounds of a plan.
+    lengths_back : sequence of (int, int)
+        Axes whose length changes, and the other length.
+    """
+    layouts = [round_.target for round_ in rounds]
+    for number, (layout, following) in enumerate(zip(layouts, rounds[1:], strict=False)):
+        axes = list(layout.axes)
+        for axis, _ in lengths_back:
+            (group,) = axes[axis].groups
+            (next_group,) = following.source.axes[axis].groups
+            if group.digits[0].stage == next_group.digits[0].stage:
+                axes[axis] = AxisLayout((_of_length(group, next_group.digits[0]),))
+        layouts[number] = Layout(tuple(axes))
+    return layouts
+
+
+def _of_length(group: Group, digit: Digit) -> Group:
+    """Return a group of frequencies in ascending order as one of a spectrum of another length.
+
+    >>> _of_length(Group((Digit(1, 1, 8, 8),), (2, 2), offset=6), Digit(1, 1, 4, 4)).offset
+    2
+    """
+    (own_digit,) = group.digits
+    if own_digit == digit or own_digit.stage == INPUT:
+        return group
+    first = group.offset
+    if first > own_digit.radix // 2:
+        first -= own_digit.radix
+    return Group((digit,), group.chunks, first % digit.radix)
+
+
+def _padded(
+    axis: AxisLayout,
+    digit: Digit,
+    digit_back: Digit,
+) -> AxisLayout:
+    """Return the layout of an axis with all values of a digit that is transformed back."""
+    groups: list[Group] = []
+    for group in axis.groups:
+        if group.digits == (digit,):
+            group = Group((digit_back,), (digit_back.size,))
+        groups.append(group)
+    return AxisLayout(tuple(groups))
+
+
+def _windows_of(group: Group, dim: int) -> Iterator[StoredWindow]:
+    """Yield the window of a digit that a group stores, if it is not all of it.
+
+    `dim` is the dimension of a block that has the digit when it is transformed back.
+    """
+    if group.bounds[-1] < group.size:
+        yield StoredWindow(
+            dim,
+            group.offset,
+            group.bounds[-1],
+            group.size,
+        )
 
 
 def _in_windows(
@@ -78,23 +206,42 @@ def _inverse(program: AxisProgram, step: Step) -> Step:
 
 
 @lru_cache(maxsize=1024)
-def _of_result(axis: AxisLayout) -> AxisLayout:
+def _of_result(
+    axis: AxisLayout,
+    length: int,
+    result: Digit,
+) -> AxisLayout:
     """Return the layout of an axis with digits of the result in place of those of the input.
 
     Padding was not stored; what has become of it is.
+
+    Parameters
+    ----------
+    axis : AxisLayout
+        The axis in a forward round.
+    length : int
+        Length of its forward transform.
+    result : Digit
+        All of the result along the axis.
     """
     groups = []
     for group in axis.groups:
-        digits = tuple(map(_digit_of_result, group.digits))
-        chunks = group.chunks
-        if digits != group.digits and group.bounds[-1] != group.size:
-            chunks = scaled(chunks, group.size)
-        groups.append(Group(digits, chunks))
+        digits = tuple(_digit_of_result(digit, length, result) for digit in group.digits)
+        if digits != group.digits:
+            size = math.prod(digit.size for digit in digits)
+            group = Group(digits, scaled(group.chunks, size))
+        groups.append(group)
     return AxisLayout(tuple(groups))
 
 
-def _digit_of_result(digit: Digit) -> Digit:
+def _digit_of_result(
+    digit: Digit,
+    length: int,
+    result: Digit,
+) -> Digit:
     """Return a digit of the result for one of the input, and others unchanged."""
     if digit.stage != INPUT:
         return digit
+    if digit.radix == length:
+        return result
     return replace(digit, stage=RESULT, size=digit.radix)

@@ -12,6 +12,7 @@ from typing import Self
 
 from dask_bigfft.arrays import Block
 from dask_bigfft.errors import parse_count, parse_flag, parse_type, raise_invalid
+from dask_bigfft.planner.operators import blocks_before_next
 from dask_bigfft.planner.profile import Profile, decode, encode
 from dask_bigfft.planner.request import DeviceChoice, Machine
 from dask_bigfft.planner.rows import BY_CALLER, NOT_STORED, ResultWriting, Stored, is_split
@@ -282,8 +283,10 @@ class Plan:
     def stages(self) -> tuple[Stage, ...]:
         """The exchange before each round with the round, and the last exchange if it is needed."""
         sources = [self.source]
-        for number, round_ in enumerate(self.rounds, 1):
-            sources.append(self.input_after(number) if self.inside else round_.target)
+        if self.inside:
+            sources += [self.input_after(number) for number in range(1, len(self.rounds) + 1)]
+        else:
+            sources += blocks_before_next(self.rounds, self.spec.lengths_back)
         stages = stages_of(
             sources,
             self.rounds,

@@ -200,9 +200,13 @@ class Model:
             per_byte += profile.move
         return nbytes * per_byte
 
-    def transforms_twice(self, round_: Round) -> bool:
-        """Return whether tiles are transformed twice and compared, to verify a round."""
+    def repeats(self, round_: Round) -> bool:
+        """Return whether some of a round is done twice and compared, to verify it."""
         return self.verify != "none" and not round_.keeps_energy
+
+    def transforms_twice(self, round_: Round) -> bool:
+        """Return whether FFTs are done twice, as those beside a product are not."""
+        return self.repeats(round_) and not round_.multiplies
 
     def way(self, stage: Stage, is_assembled: bool = False) -> Way:
         """Return the way of a full block through a round, as `kernels.loop.CPUExecutor` takes it.
@@ -305,6 +309,10 @@ class Model:
         if self.transforms_twice(round_):
             return 2 * seconds
         checked_nbytes = (source.size + target.size) * self.itemsize
+        if round_.multiplies and self.verify != "none":
+            spectrum_nbytes = round_.spectrum.size * self.itemsize
+            seconds += spectrum_nbytes / (2 * profile.copy)
+            checked_nbytes += 2 * spectrum_nbytes
         if self.verify == "energy":
             seconds += checked_nbytes / profile.energy
         elif self.verify == "checksum":

@@ -27,7 +27,7 @@ from dask_bigfft.errors import DeviceError
 from dask_bigfft.transforms.factors import factorize
 from dask_bigfft.transforms.layout import even_chunks
 from dask_bigfft.transforms.rounds import Round, transformed
-from dask_bigfft.transforms.steps import Divisor, Kind, Step
+from dask_bigfft.transforms.steps import Kind, Step
 
 #: Characters of the dtypes that GPUs compute in: single and double precision.
 COMPUTED = "fdFD"
@@ -498,7 +498,7 @@ def apart(round_: Round) -> tuple[Round, ...]:
         if step.kind == step.last_kind:
             groups[step.kind].append(step)
             continue
-        there, back = _halves(step)
+        there, back = step.halves
         groups["r2c"].append(there)
         groups["c2r"].append(back)
     rounds: list[Round] = []
@@ -512,19 +512,5 @@ def apart(round_: Round) -> tuple[Round, ...]:
     rounds[-1] = replace(rounds[-1], target=round_.target)
     if round_.multiplies:
         number = 1 if groups["c2c"] and groups["r2c"] else 0
-        rounds[number] = replace(rounds[number], multiplies=True)
+        rounds[number] = replace(rounds[number], multiplies=True, bands=round_.bands)
     return tuple(rounds)
-
-
-def _halves(step: Step) -> tuple[Step, Step]:
-    """Return the step to half a spectrum, and the one back from it, of a step with both."""
-    assert step.between is not None
-    there = replace(step, target=step.between, between=None, divisor=Divisor())
-    back = replace(
-        step,
-        source=step.between,
-        kind=step.last_kind,
-        sign=step.last_sign,
-        between=None,
-    )
-    return there, back

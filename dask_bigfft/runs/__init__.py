@@ -88,8 +88,8 @@ def run(
     n, s, axis, axes, norm
         As the transform takes them. Axes may be names of the source's dimensions.
     transfer, spacing, at_zero, real
-        Transfer function and other arguments of `signal.fourier_filter`. The result keeps the
-        source's dimensions.
+        Transfer function and other arguments of `signal.fourier_filter`, which takes `band`, too.
+        The result keeps the source's dimensions.
     name : str, optional
         Identity of the transfer function, by which a resumed run knows that it is the same. The
         default is a hash of its code or its values.

@@ -139,7 +139,7 @@ class RunRequest:
             if getattr(self, name) is not None:
                 allowed = f"None for {FILTER}, which takes s and axes"
                 raise_invalid(name, getattr(self, name), allowed, kind=ArgumentTypeError)
-        parse_signal_options({n: v for n, v in self.options.items() if v is not None})
+        parse_signal_options(self.filter_options)
 
     def _refuse_arguments_of_filters(self) -> None:
         """Raise an error for arguments that only a filter takes."""
@@ -153,7 +153,7 @@ class RunRequest:
         """Return the filter of the source array; None for a transform."""
         if not self.is_filter:
             return None
-        return parse_filter(
+        own_filter = parse_filter(
             x,
             self.transfer,
             self.where["axes"],
@@ -162,6 +162,14 @@ class RunRequest:
             at_zero=self.at_zero,
             real=self.real,
         )
+        band = self.bands.get("band")
+        return own_filter if band is None else own_filter.in_band(band, self.spacing, x.ndim)
+
+    @property
+    def filter_options(self) -> SignalOptions:
+        """The keywords of a filter, but for its band."""
+        given = {n: v for n, v in self.options.items() if v is not None and n != "band"}
+        return cast("SignalOptions", given)
 
     @cached_property
     def transfer_token(self) -> str:
@@ -438,7 +446,7 @@ def _planned(request: RunRequest, x: da.Array) -> Plan:
                 dims,
                 own_filter.plan,
                 x,
-                cast("SignalOptions", {n: v for n, v in options.items() if v is not None}),
+                replace(request, options=options).filter_options,
                 request.transfer_token,
                 stored,
                 request.writing(x.dtype),

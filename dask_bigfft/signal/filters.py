@@ -138,7 +138,7 @@ def fourier_filter(
         Lowest and highest frequency along some axes, ends included, in cycles per unit of
         `spacing`. All others count as zeros, and are neither exchanged nor transformed back. For
         real results the last of `axes` has frequencies from 0 on, and the bands of other axes are
-        symmetric, such as (-0.1, 0.1). Two plans do it.
+        symmetric, such as (-0.1, 0.1).
     at_zero : number, optional
         Value of a function where all frequencies are 0, as 0 for ``1 / f**2``.
     real : bool, optional
@@ -146,8 +146,9 @@ def fourier_filter(
     **options
         `chunks` of the result, `memory_limit`, `kernel`, `device`, `device_memory_limit`, `verify`
         and `planner`, as transforms in `fft` take them, for both transforms together. The result
-        has the input's chunks where these cost no exchange. The round with the product is verified
-        by two runs, which do not find a wrong value of the function.
+        has the input's chunks where these cost no exchange. With `verify`, the FFTs before and
+        after the product are checked apart, and the product is computed twice and compared, which
+        does not find a value of the function that is wrong both times.
 
     Returns
     -------
@@ -215,6 +216,8 @@ class Filter:
         True for a real result.
     windows : mapping of int to (int, int)
         Start and count, in natural order, of the frequencies that are kept along some axes.
+    lengths_back : mapping of int to int
+        Length of the result along some axes, for which the spectrum is cropped or padded.
     """
 
     transfer: TransferFunction | TransferArray | TransferInMemory
@@ -222,6 +225,7 @@ class Filter:
     lengths: tuple[int, ...]
     is_real: bool
     windows: Mapping[int, Window] = field(default_factory=dict)
+    lengths_back: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def operand(self) -> Any:
@@ -305,6 +309,8 @@ class Filter:
             transforms.axes,
             transfer=token,
             factor=factor,
+            windows_between=self.windows,
+            lengths_back=self.lengths_back,
             stored=stored,
             writing=writing,
             **extras,
@@ -439,14 +445,13 @@ def _is_sent(array: da.Array) -> bool:
 def filtered(array: da.Array, chosen_filter: Filter, options: SignalOptions) -> da.Array:
     """Return the lazy result of a filter of an array, given the caller's keywords.
 
-    One plan does it, unless the transfer function is an array on GPUs, only a band is kept, or an
-    axis whose length has no useful split does not fit a block.
+    One plan does it, unless the transfer function is an array on GPUs, or a lazy one of which a
+    band is kept, or an axis whose length has no useful split does not fit a block.
     """
     reason = _reason_for_two_plans(array, chosen_filter)
     if not reason:
         try:
-            plan = chosen_filter.plan(array, options, tokenize(chosen_filter.transfer))
-            return applied(array, plan, transfer=chosen_filter.operand)
+            return filtered_by_one_plan(array, chosen_filter, options)
         except PlanError as error:
             reason = str(error)
     return _filtered_by_two_plans(
@@ -459,16 +464,32 @@ def filtered(array: da.Array, chosen_filter: Filter, options: SignalOptions) -> 
 
 def _reason_for_two_plans(array: da.Array, chosen_filter: Filter) -> str:
     """Return the reason why one plan cannot have both transforms; empty if it may."""
-    if chosen_filter.windows:
-        return "a band is kept"
     transfer = chosen_filter.transfer
     if not isinstance(transfer, TransferArray):
         return ""
+    if chosen_filter.windows:
+        return "a band of a lazy transfer function is kept"
     if is_on_gpu(transfer.array._meta):
         return "the transfer function is on GPUs"
     if type(transfer.array) is not type(array):
         return "the transfer function is an array of another library"
     return ""
+
+
+def filtered_by_one_plan(
+    array: da.Array,
+    chosen_filter: Filter,
+    options: SignalOptions,
+) -> da.Array:
+    """Return the lazy result of a filter by one plan.
+
+    Raises
+    ------
+    PlanError
+        If there is no such plan.
+    """
+    plan = chosen_filter.plan(array, options, tokenize(chosen_filter.transfer))
+    return applied(array, plan, transfer=chosen_filter.operand)
 
 
 def _filtered_by_two_plans(

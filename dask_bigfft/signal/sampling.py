@@ -1,5 +1,6 @@
 """Analytic signals, shifts by fractions of a sample, and other sampling rates."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
@@ -14,6 +15,7 @@ from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import (
     ArgumentTypeError,
+    PlanError,
     parse_as,
     parse_choice,
     parse_count,
@@ -30,8 +32,9 @@ from dask_bigfft.signal.arguments import (
     several_axes,
     without_empty,
 )
-from dask_bigfft.signal.filters import Spacing, fourier_filter
+from dask_bigfft.signal.filters import Filter, Spacing, filtered_by_one_plan, fourier_filter
 from dask_bigfft.signal.passbands import BoxBand
+from dask_bigfft.signal.transfer import TransferInMemory
 from dask_bigfft.transforms.spec import parse_axes
 
 __all__ = ["downsample", "envelope", "hilbert", "resample", "shift"]
@@ -322,6 +325,45 @@ def _scaled_at(
     return _times_factors(spectrum, factors, axis)
 
 
+def _resampled_by_one_plan(
+    array: da.Array,
+    axis: int,
+    num: int,
+    window: Array | None,
+    options: SignalOptions,
+) -> da.Array | None:
+    """Return samples at another rate; None if one plan cannot make them.
+
+    That is so for an axis that does not fit a block, and where half the rate of complex samples is
+    a frequency that becomes two.
+    """
+    n = array.shape[axis]
+    is_real = array.dtype.kind != "c"
+    splits_highest = num > n and n % 2 == 0
+    if splits_highest and not is_real:
+        return None
+    factors = np.ones(n) if window is None else window
+    if is_real:
+        mean = (factors + np.roll(factors[::-1], 1)) / 2
+        factors = mean[: n // 2 + 1].copy()
+        if splits_highest:
+            factors[-1] /= 2
+    shape = [1] * array.ndim
+    shape[axis] = -1
+    halved = axis if is_real else None
+    resampling = Filter(
+        TransferInMemory(factors.reshape(shape), {axis: n}, halved),
+        (axis,),
+        (n,),
+        is_real,
+        lengths_back={axis: num} if num != n else {},
+    )
+    try:
+        return filtered_by_one_plan(array, resampling, options)
+    except PlanError:
+        return None
+
+
 def _resampled_real(
     array: da.Array,
     axis: int,
@@ -329,7 +371,7 @@ def _resampled_real(
     window: Array | None,
     options: SignalOptions,
 ) -> da.Array:
-    """Return real samples at another rate."""
+    """Return real samples at another rate, by two plans."""
     n = array.shape[axis]
     extras = inner_extras(options, norm="forward")
     spectrum = fft.rfft(array, axis=axis, **extras)
@@ -396,6 +438,43 @@ def _resampled_spectrum(
     return fft.ifft(whole, num, axis, **extras)
 
 
+def _resampled(
+    array: da.Array,
+    axis: int,
+    num: int,
+    window: Array | None,
+    options: SignalOptions,
+) -> da.Array:
+    """Return samples at another rate, by one plan if possible."""
+    by_one_plan = _resampled_by_one_plan(
+        array,
+        axis,
+        num,
+        window,
+        options,
+    )
+    if by_one_plan is not None:
+        return by_one_plan
+    if array.dtype.kind != "c":
+        return _resampled_real(
+            array,
+            axis,
+            num,
+            window,
+            options,
+        )
+    extras = inner_extras(options, norm="forward")
+    spectrum = fft.fft(array, axis=axis, **extras)
+    if window is not None:
+        spectrum = _times_factors(spectrum, window, axis)
+    return _resampled_spectrum(
+        spectrum,
+        axis,
+        num,
+        options,
+    )
+
+
 @keeps_kind
 def resample(
     x: Any,
@@ -437,6 +516,12 @@ def resample(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
 
+    Notes
+    -----
+    One plan has both transforms, and crops or pads the spectrum between them. Two plans do it for
+    an axis that does not fit a block, and for more samples than an even number of complex ones,
+    where half of the old rate becomes two frequencies.
+
     See Also
     --------
     downsample : Each q-th sample without aliases.
@@ -453,9 +538,8 @@ def resample(
     (n,) = nonempty(array, (along,))
     count = parse_count("num", num, 1, 2**62)
     factors = _parse_spectral_window(window, n)
-    samples: Any
-    if domain == "time" and array.dtype.kind != "c":
-        samples = _resampled_real(
+    if domain == "time":
+        samples = _resampled(
             array,
             along,
             count,
@@ -463,16 +547,9 @@ def resample(
             options,
         )
     else:
-        spectrum = array
-        if domain == "time":
-            extras = inner_extras(options, norm="forward")
-            spectrum = fft.fft(array, axis=along, **extras)
-        else:
-            factors = np.full(n, 1 / n) if factors is None else factors / n
-        if factors is not None:
-            spectrum = _times_factors(spectrum, factors, along)
+        divided = np.full(n, 1 / n) if factors is None else factors / n
         samples = _resampled_spectrum(
-            spectrum,
+            _times_factors(array, divided, along),
             along,
             count,
             options,
@@ -485,6 +562,39 @@ def resample(
         raise_invalid("t", t, allowed)
     step = (positions[1] - positions[0]) * (n / count)
     return samples, positions[0] + step * np.arange(count)
+
+
+def _downsampled_by_one_plan(
+    array: da.Array,
+    factors: Mapping[int, int],
+    options: SignalOptions,
+) -> da.Array | None:
+    """Return every q-th sample by axis without aliases; None if one plan cannot make them.
+
+    That is so if a length is no multiple of q, and for an axis that does not fit a block.
+    """
+    if any(array.shape[axis] % factor for axis, factor in factors.items()):
+        return None
+    # The last axis has half a spectrum.
+    axes = tuple(sorted(factors, key=lambda axis: (array.numblocks[axis] == 1, axis)))
+    lengths = tuple(array.shape[axis] for axis in axes)
+    is_real = array.dtype.kind != "c"
+    unchanged = np.ones((1,) * array.ndim)
+    downsampling = Filter(
+        TransferInMemory(
+            unchanged,
+            dict(zip(axes, lengths, strict=True)),
+            axes[-1] if is_real else None,
+        ),
+        axes,
+        lengths,
+        is_real,
+        lengths_back={axis: array.shape[axis] // factor for axis, factor in factors.items()},
+    )
+    try:
+        return filtered_by_one_plan(array, downsampling, options)
+    except PlanError:
+        return None
 
 
 @keeps_kind
@@ -521,8 +631,10 @@ def downsample(
 
     Notes
     -----
-    For a length that q divides this is `resample`. Half of the new rate is a frequency that the
-    result has: its two signs add up.
+    For a length that q divides this is `resample`: one plan, which crops the spectrum along each
+    axis where it is transformed, so that less is exchanged. Half of the new rate is a frequency
+    that the result has: its two signs add up. Other lengths, and axes that do not fit a block, are
+    filtered first.
 
     Examples
     --------
@@ -543,6 +655,9 @@ def downsample(
     reduced = [(axis, count) for axis, count in zip(along, counts, strict=True) if count > 1]
     if not reduced:
         return array
+    samples = _downsampled_by_one_plan(array, dict(reduced), options)
+    if samples is not None:
+        return samples
     limits = tuple(0.5 / count for _, count in reduced)
     inner: Any = {**options, "chunks": None}
     filtered = fourier_filter(

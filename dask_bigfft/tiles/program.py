@@ -25,6 +25,7 @@ from functools import cached_property, lru_cache, reduce
 from operator import mul
 from typing import Literal
 
+from dask_bigfft.transforms.bands import AxisBand
 from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.transforms.rounds import Round, StoredWindow
 from dask_bigfft.transforms.steps import (
@@ -205,11 +206,14 @@ class AxisFrequencies:
     index : tuple of Term
         Index k of the frequency, 0 to N - 1, from the positions in the tile; index of the element
         for an axis that is not transformed.
+    band : AxisBand or None
+        Frequencies outside of which the product is 0.
     """
 
     axis: int
     length: int
     index: Index
+    band: AxisBand | None = None
 
 
 @dataclass(frozen=True)
@@ -691,7 +695,15 @@ def _transfer(round_: Round, steps: Sequence[_PassStep], first_dims: Shape) -> T
         if not ends:  # the axis is not transformed
             index = axis_terms(layout, 0, first_dims[block_dim])
             ends = [digit.radix for digit in layout.digits]
-        axes.append(AxisFrequencies(axis, max(ends), index))
+        band = next((band for band in round_.bands if band.axis == axis), None)
+        axes.append(
+            AxisFrequencies(
+                axis,
+                max(ends),
+                index,
+                band,
+            )
+        )
         block_dim += len(layout.groups)
     return Transfer(0, tuple(axes), (*first_dims_of_axes, first_dims[-1]))
 
@@ -704,7 +716,8 @@ def _ffts_of_some_lines(
     After a step, the lines outside of its window do not matter; before it, those outside of the
     window that was stored do not. So the steps with small windows come first or last.
     """
-    stored = {window.dim: window for window in round_.windows if window.count < window.size}
+    windows = [window.read for window in round_.windows]
+    stored = {window.dim: window for window in windows if window.count < window.size}
     nonzero = {window.dim: window for window in round_.windows_in}
 
     def lost_share(step: _PassStep) -> float:

@@ -15,6 +15,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, raise_invalid
 from dask_bigfft.transforms.layout import Digit, half
 
@@ -129,6 +132,63 @@ class Spectrum:
         if not start < stop:
             raise_invalid("band_index", band_index, f"0 <= start < stop <= {self.count}")
         return self.window(self.lowest + int(start), self.lowest + int(stop) - 1)
+
+
+def common_window(spectrum: Spectrum, length: int) -> Window:
+    """Return the window with the frequencies that a spectrum of another length has, too.
+
+    Of two signs of half the rate of an even length it has the negative one.
+
+    >>> common_window(Spectrum(8), 5), common_window(Spectrum(8), 4), common_window(Spectrum(5), 8)
+    ((6, 5), (6, 4), (3, 5))
+    """
+    least = min(spectrum.length, length)
+    if spectrum.is_half:
+        return 0, half(least)
+    return -(least // 2) % spectrum.length, least
+
+
+@dataclass(frozen=True)
+class AxisBand:
+    """Frequencies along an axis that a product keeps. It is 0 at all others.
+
+    Parameters
+    ----------
+    axis, length : int
+        Axis of the array, and the length N of its transform.
+    start, count : int
+        Window of the frequencies in natural order.
+    is_half : bool
+        Whether the window is one of frequencies 0 to N//2, and their negatives are kept, too.
+    length_back : int or None
+        Length of the inverse transform, if it is another one. The window then has all frequencies
+        that both lengths have, and nothing else is stored.
+    """
+
+    axis: int
+    length: int
+    start: int
+    count: int
+    is_half: bool = False
+    length_back: int | None = None
+
+    @property
+    def folds(self) -> bool:
+        """True if the inverse transform has a frequency of which both signs add up."""
+        if self.length_back is None or self.length_back >= self.length:
+            return False
+        return self.length_back % 2 == 0
+
+    def contains(self, index: Array) -> Array:
+        """Return whether indices 0 to N - 1 of frequencies are in the band.
+
+        >>> AxisBand(0, 8, 6, 4).contains(np.arange(8)).tolist()
+        [True, True, False, False, False, False, True, True]
+        """
+        if self.is_half:
+            index = np.minimum(index, self.length - index)
+        inside: Array = (index - self.start) % self.length < self.count
+        return inside
 
 
 def _parse_pair(argument: str, value: Any, allowed: str) -> tuple[Any, Any]:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dask_bigfft.arrays import Block, Ints
+from dask_bigfft.transforms.bands import AxisBand
 from dask_bigfft.transforms.layout import (
     AxisLayout,
     Digit,
@@ -45,12 +46,46 @@ class StoredWindow:
         First value that is stored, and number of values.
     size : int
         Number of values of the dimension in the round.
+    fold : (int, int) or None
+        Two places from the first value on, of which the first one gets the sum.
     """
 
     dim: int
     first: int
     count: int
     size: int
+    fold: tuple[int, int] | None = field(default=None, metadata=OPTIONAL)
+
+    @property
+    def cuts(self) -> list[tuple[slice, slice, bool]]:
+        """Slices of the dimension, their places in the window, and whether they are added there.
+
+        >>> [source for source, *_ in StoredWindow(0, first=3, count=4, size=5).cuts]
+        [slice(3, 5, None), slice(0, 2, None)]
+        """
+        before_end = min(self.count, self.size - self.first)
+        after_end = self.count - before_end
+        cuts = [(slice(self.first, self.first + before_end), slice(0, before_end), False)]
+        if after_end:
+            cuts.append((slice(0, after_end), slice(before_end, self.count), False))
+        if self.fold is not None:
+            place, other_place = self.fold
+            other = (self.first + other_place) % self.size
+            cuts.append((slice(other, other + 1), slice(place, place + 1), True))
+        return cuts
+
+    @property
+    def read(self) -> "StoredWindow":
+        """The window of all values that are stored or added to others."""
+        count = self.count
+        if self.fold is not None:
+            count = max(count, self.fold[1] + 1)
+        return StoredWindow(
+            self.dim,
+            self.first,
+            count,
+            self.size,
+        )
 
 
 @dataclass(frozen=True)
@@ -69,6 +104,10 @@ class Round(HashedOnce):
     multiplies : bool
         Whether blocks are multiplied by the transfer function of an operator, after the FFTs of
         all steps. Steps with the digit `Step.between` are transformed back afterwards.
+    bands : tuple of AxisBand
+        Frequencies outside of which the product is 0.
+    folded : tuple of int
+        Axes whose windows end at a frequency of which both signs are one in the result.
     """
 
     steps: tuple[Step, ...]
@@ -76,17 +115,33 @@ class Round(HashedOnce):
     target: Layout
     windows_in: tuple[StoredWindow, ...] = field(default=(), metadata=OPTIONAL)
     multiplies: bool = field(default=False, metadata=OPTIONAL)
+    bands: tuple[AxisBand, ...] = field(default=(), metadata=OPTIONAL)
+    folded: tuple[int, ...] = field(default=(), metadata=OPTIONAL)
 
     @cached_property
     def windows(self) -> tuple[StoredWindow, ...]:
         """Windows of the transformed dimensions of a block that are stored."""
         groups = [group for axis in self.target.axes for group in axis.groups]
         windows = []
-        for dim in [self.dim(step) for step in self.steps]:
+        for step in self.steps:
+            dim = self.dim(step)
             group = groups[dim]
             count = group.bounds[-1]
-            if group.offset or count != group.size:
-                windows.append(StoredWindow(dim, group.offset, count, group.size))
+            if not group.offset and count == group.size:
+                continue
+            fold = None
+            if step.axis in self.folded:
+                # Of half a spectrum the last frequency stands for its negative, too.
+                fold = (count - 1, count - 1) if step.target.is_partial else (0, count)
+            windows.append(
+                StoredWindow(
+                    dim,
+                    group.offset,
+                    count,
+                    group.size,
+                    fold,
+                )
+            )
         return tuple(windows)
 
     @property
@@ -120,12 +175,30 @@ class Round(HashedOnce):
         return not (has_real_result and has_twiddles)
 
     @cached_property
+    def halves(self) -> tuple["Round", "Round"]:
+        """The rounds before and after the product of a round that multiplies."""
+        forward_steps: list[Step] = []
+        steps_back: list[Step] = []
+        for step in self.steps:
+            if step.between is None:
+                forward_steps.append(step)
+                continue
+            forward_step, step_back = step.halves
+            forward_steps.append(forward_step)
+            steps_back.append(step_back)
+        spectrum = transformed(self.source, tuple(forward_steps))
+        forward = Round(
+            tuple(forward_steps),
+            self.source,
+            spectrum,
+            windows_in=self.windows_in,
+        )
+        return forward, Round(tuple(steps_back), spectrum, self.target)
+
+    @property
     def spectrum(self) -> Layout:
         """Blocks at the product of a round that multiplies."""
-        forward_steps = []
-        for step in self.steps:
-            forward_steps.append(replace(step, target=step.between or step.target))
-        return transformed(self.source, tuple(forward_steps))
+        return self.halves[0].target
 
     def dim(self, step: Step) -> int:
         """Return the dimension of a block that holds the step's digit."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import ArgumentTypeError, AxisError, parse_as, parse_type, raise_invalid
-from dask_bigfft.transforms.bands import Spectrum, Window
+from dask_bigfft.transforms.bands import AxisBand, Spectrum, Window, common_window
 from dask_bigfft.transforms.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.transforms.layout import Order, flat_digits
 from dask_bigfft.transforms.rounds import Scale
@@ -128,6 +128,12 @@ class TransformSpec:
         transformed back; empty for a transform. Of kind "r2c" the result is real.
     factor : FactorSpec or None
         Lazy array of which the transfer function is made, if it is made of one.
+    windows_between : tuple of (int, int, int)
+        Axis, start and count of the frequencies of an operator that are kept; all others count as
+        zeros.
+    lengths_back : tuple of (int, int)
+        Axis and length of the inverse transform of an operator, where it is another one than that
+        of the forward transform.
     """
 
     name: str
@@ -147,6 +153,8 @@ class TransformSpec:
     dims: tuple[str, ...] = ()
     transfer: str = field(default="", metadata=OPTIONAL)
     factor: FactorSpec | None = field(default=None, metadata=OPTIONAL)
+    windows_between: tuple[tuple[int, int, int], ...] = field(default=(), metadata=OPTIONAL)
+    lengths_back: tuple[tuple[int, int], ...] = field(default=(), metadata=OPTIONAL)
 
     @property
     def title(self) -> str:
@@ -208,6 +216,36 @@ class TransformSpec:
             return {}
         return {axis: (start, count) for axis, start, count in windows}
 
+    @property
+    def bands_between(self) -> tuple[AxisBand, ...]:
+        """Frequencies that the product of an operator keeps."""
+        bands: list[AxisBand] = []
+        for axis, start, count in self.windows_between:
+            spectrum = self.spectrum(axis)
+            bands.append(
+                AxisBand(
+                    axis,
+                    spectrum.length,
+                    start,
+                    count,
+                    spectrum.is_half,
+                )
+            )
+        for axis, length_back in self.lengths_back:
+            spectrum = self.spectrum(axis)
+            start, count = common_window(spectrum, length_back)
+            bands.append(
+                AxisBand(
+                    axis,
+                    spectrum.length,
+                    start,
+                    count,
+                    spectrum.is_half,
+                    length_back,
+                )
+            )
+        return tuple(bands)
+
     def digits_of(self, axis: int) -> tuple[int, ...]:
         """Return the digits of an axis in transposed order."""
         length = self.lengths[self.axes.index(axis)]
@@ -223,6 +261,8 @@ class TransformSpec:
                 digits = digits[::-1]
             half = self.kind == "r2c" and axis == self.real_axis and not self.transfer
             out_shape[axis] = _places(self.lengths[i], self.orders_out[i], half, digits)
+        for axis, length in self.lengths_back:
+            out_shape[axis] = length
         for axis, _, count in self.windows:
             out_shape[axis] = count
         return tuple(out_shape)

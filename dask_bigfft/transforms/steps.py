@@ -167,6 +167,26 @@ class Step:
         """Kind of the last FFT of the step."""
         return "c2r" if self.kind == "r2c" and self.between is not None else self.kind
 
+    @property
+    def halves(self) -> tuple["Step", "Step"]:
+        """The step to the digit at the product inside, and the step back from that digit."""
+        assert self.between is not None
+        there = replace(
+            self,
+            target=self.between,
+            twiddle=None,
+            divisor=Divisor(),
+            between=None,
+        )
+        back = replace(
+            self,
+            source=self.between,
+            kind=self.last_kind,
+            sign=self.last_sign,
+            between=None,
+        )
+        return there, back
+
     @cached_property
     def factors(self) -> int:
         """Number of twiddles, spectra and chirps by which values are multiplied."""
@@ -355,6 +375,7 @@ def operator_program(
     kind: Kind = "c2c",
     sign: int = -1,
     fused: bool = True,
+    length_back: int | None = None,
 ) -> AxisProgram:
     """Return the program of an axis of an operator: an FFT of length ``prod(factors)`` and back.
 
@@ -370,6 +391,8 @@ def operator_program(
         Sign in the exponent of the forward FFT.
     fused : bool
         Whether the last forward and the first inverse step are one step, with the product inside.
+    length_back : int, optional
+        Length of the inverse FFT, if it is another one. There is one factor then.
 
     Examples
     --------
@@ -380,7 +403,12 @@ def operator_program(
     length = math.prod(factors)
     forward = _cooley_tukey(axis, factors, kind, sign)
     inverse_kind: Kind = "c2r" if kind == "r2c" else kind
-    inverse = _cooley_tukey(axis, factors[::-1], inverse_kind, -sign, stage=1)
+    length_out = length
+    factors_back = factors[::-1]
+    if length_back is not None:
+        length_out = length_back
+        factors_back = (length_back,)
+    inverse = _cooley_tukey(axis, factors_back, inverse_kind, -sign, stage=1)
     steps = (*forward, *inverse)
     if fused:
         middle = replace(
@@ -391,5 +419,5 @@ def operator_program(
         )
         steps = (*forward[:-1], middle, *inverse[1:])
     source = (Digit(0, 1, length, length),)
-    target = (Digit(2, 1, length, length),)
+    target = (Digit(2, 1, length_out, length_out),)
     return AxisProgram(axis, length, factors, steps, source, target)

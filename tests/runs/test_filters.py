@@ -65,6 +65,28 @@ def test_an_array_multiplies(x, source, tmp_path, scratch, as_dask):
     np.testing.assert_allclose(result, expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("scratch", [False, True])
+def test_a_band_is_kept(x, source, tmp_path, scratch):
+    folder = tmp_path / "scratch" if scratch else None
+    band = {0: (-0.2, 0.2), 1: (0, 0.25)}
+    done = run(
+        source,
+        tmp_path / "out.zarr",
+        "fourier_filter",
+        transfer=smooth,
+        band=band,
+        scratch=folder,
+        block_size="2 KiB",
+    )
+    assert done.plan.spec.windows_between
+
+    def smooth_in_band(fy, fx):
+        return smooth(fy, fx) * (np.abs(fy) < 0.2 + 1e-9) * (np.abs(fx) < 0.25 + 1e-9)
+
+    result = zarr.open_array(str(tmp_path / "out.zarr"))[...]
+    np.testing.assert_allclose(result, expected_of(x, smooth_in_band), atol=1e-12)
+
+
 def test_a_resumed_run_needs_the_same_transfer_function(x, source, tmp_path):
     out = tmp_path / "out.zarr"
     request = RunRequest(
@@ -96,6 +118,7 @@ def test_a_resumed_run_needs_the_same_transfer_function(x, source, tmp_path):
         ({"kind": "fourier_filter", "transfer": smooth, "n": 4}, "`n`"),
         ({"kind": "fourier_filter", "transfer": smooth, "norm": "ortho"}, "norm"),
         ({"kind": "fourier_filter", "transfer": smooth, "order": "transposed"}, "order"),
+        ({"kind": "fourier_filter", "transfer": smooth, "band_index": {0: (0, 4)}}, "band_index"),
         ({"kind": "fftn", "transfer": smooth}, "transfer"),
         ({"kind": "fftn", "spacing": 2.0}, "spacing"),
         ({"kind": "fourier_filter", "transfer": smooth, "spacing": -1}, "spacing"),

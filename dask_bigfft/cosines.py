@@ -32,7 +32,7 @@ from dask_bigfft.api.arguments import (
 from dask_bigfft.api.calls import applied, by_block, rearranged, transforms_by
 from dask_bigfft.api.plans import make_plan
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_flag, raise_invalid
-from dask_bigfft.gpu.on_gpu import on_own_gpu, waved_on_gpu
+from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels import twiddle
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu, plain_array
 from dask_bigfft.planner.merging import FEWER, MANY, MOST_PADDED
@@ -562,6 +562,9 @@ def _with_ends(
     }
     if not is_on_gpu(a._meta):
         return by_block(twiddle.ends_scaled, a, dtype=a.dtype, **arguments)
+
+    from dask_bigfft.gpu.on_gpu import waved_on_gpu
+
     dtype = np.empty(0, a.dtype).real.dtype if out else np.result_type(a.dtype, np.complex64)
     return by_block(
         waved_on_gpu,

@@ -9,7 +9,17 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, update_wrapper
-from typing import Any, Concatenate, Literal, ParamSpec, SupportsIndex, TypeVar, Unpack, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    SupportsIndex,
+    TypeVar,
+    Unpack,
+    cast,
+)
 
 import dask.array as da
 import numpy as np
@@ -18,7 +28,6 @@ from dask_bigfft import config
 from dask_bigfft.api.arguments import Extras, parse_array, parse_options
 from dask_bigfft.api.plans import make_plan
 from dask_bigfft.api.slicing import Slicing, slicing_of
-from dask_bigfft.carriers.disk import scratch_place
 from dask_bigfft.dask_private import functions_of, is_expression, original_of
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.graph.layer import origin, transformed_array
@@ -28,9 +37,11 @@ from dask_bigfft.memory.limits import configure_arena
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
 from dask_bigfft.planner.shifted import is_whole, rearranging_plan, shift_of, shifted_plan
-from dask_bigfft.storage.sources import Reader, stored_reader
 from dask_bigfft.transforms.layout import Layout
 from dask_bigfft.transforms.spec import parse_name, parse_scale, takes_axes
+
+if TYPE_CHECKING:
+    from dask_bigfft.storage.sources import Reader
 
 N = SupportsIndex | None
 S = Sequence[SupportsIndex | None] | None
@@ -298,10 +309,15 @@ def transform_as_planned(
     return _lazily(array, given)
 
 
-def _reader(array: da.Array) -> Reader | None:
+def _reader(array: da.Array) -> "Reader | None":
     """Return a reader of an array's files, if it is read from there and not in memory."""
     original = original_of(array)
-    return None if isinstance(original, np.ndarray | None) else stored_reader(original, array)
+    if isinstance(original, np.ndarray | None):
+        return None
+
+    from dask_bigfft.storage.sources import stored_reader
+
+    return stored_reader(original, array)
 
 
 def _described(array: da.Array) -> Stored | None:
@@ -313,7 +329,11 @@ def _described(array: da.Array) -> Stored | None:
 def _lazily(array: da.Array, plan: Plan, slicing: Slicing | None = None) -> da.Array:
     """Return the lazy result of a plan, which may read its array from files."""
     reader = _reader(array) if plan.from_rows else None
-    place = None if reader is None else replace(scratch_place(plan), rows=reader)
+    place = None
+    if reader is not None:
+        from dask_bigfft.carriers.disk import scratch_place
+
+        place = replace(scratch_place(plan), rows=reader)
     result = applied(
         array,
         plan,

@@ -25,7 +25,6 @@ from dask_bigfft.gpu.dispatch import device_count, known_nbytes
 from dask_bigfft.graph.layer import gpus_of
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.machine import environment
-from dask_bigfft.machine.tuner import SHARE, tuned
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.request import Machine, Request
@@ -341,6 +340,8 @@ def _chosen_plan(
         is_set_by_hand = request.device == "hybrid" and settings.cpu_share is not None
         measures = bool(kernels) and not is_set_by_hand
         if kernels and measures:
+            from dask_bigfft.machine.tuner import SHARE, tuned
+
             measured_plan = tuned(
                 spec,
                 request,

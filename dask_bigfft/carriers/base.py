@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -29,13 +29,15 @@ from dask_bigfft.carriers.run import (
     checked,
 )
 from dask_bigfft.dask_private import Alias, DataNode, Task, TaskRef
-from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.kernels.transfer import TransferValues
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.stages import Exchange
+
+if TYPE_CHECKING:
+    from dask_bigfft.exchange.scratch import ScratchPlace
 
 #: Maximum number of source blocks on which a target block depends directly.
 FEW_SOURCES = 8
@@ -144,7 +146,7 @@ class Carrier:
     names: Sequence[Names]
     is_named: bool
     is_private: bool = False
-    place: ScratchPlace | None = None
+    place: "ScratchPlace | None" = None
     cuts: Sequence[Cut] | None = None
 
     #: Whether blocks stay in the memory of one process.
@@ -160,12 +162,12 @@ class Carrier:
         """Work out what the tasks of several stages share; a subclass may need it."""
 
     @staticmethod
-    def new_place(plan: Plan) -> ScratchPlace | None:
+    def new_place(plan: Plan) -> "ScratchPlace | None":
         """Return the location of a plan's scratch files, if this carrier needs them."""
         return None
 
     @staticmethod
-    def fitted(plan: Plan, place: ScratchPlace | None) -> Plan:
+    def fitted(plan: Plan, place: "ScratchPlace | None") -> Plan:
         """Return the plan as this carrier can execute it."""
         return plan
 

@@ -9,39 +9,41 @@ the setting.
 """
 
 from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from dask_bigfft import config
 from dask_bigfft.carriers.base import Carrier
-from dask_bigfft.carriers.disk import Disk
-from dask_bigfft.carriers.inside import Inside
-from dask_bigfft.carriers.names import Cut, Names
-from dask_bigfft.carriers.p2p import P2P, shuffle_module
-from dask_bigfft.carriers.resident import ON_GPUS, Resident
-from dask_bigfft.carriers.shared import Shared
-from dask_bigfft.carriers.tasks import Tasks
+from dask_bigfft.carriers.names import ON_GPUS, Cut, Names
 from dask_bigfft.dask_private import uses_expressions
 from dask_bigfft.events import current_worker, running_client, uses_clusters
-from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.planner.plan import Plan
 
-#: Carriers by their names. What follows a slash in a name is for the carrier itself. For "auto",
-#: which `resolved` replaces, it is the base class.
-CARRIERS: dict[str, type[Carrier]] = {
-    "auto": Carrier,
-    "shared": Shared,
-    "tasks": Tasks,
-    "p2p": P2P,
-    "disk": Disk,
-    ON_GPUS.rstrip("/"): Resident,
+if TYPE_CHECKING:
+    from dask_bigfft.exchange.scratch import ScratchPlace
+
+#: File of this room and class of each carrier, imported when it is chosen. What follows a slash in
+#: a name is for the carrier itself. For "auto", which `resolved` replaces, it is the base class.
+CARRIERS: dict[str, tuple[str, str]] = {
+    "auto": ("base", "Carrier"),
+    "shared": ("shared", "Shared"),
+    "tasks": ("tasks", "Tasks"),
+    "p2p": ("p2p", "P2P"),
+    "disk": ("disk", "Disk"),
+    ON_GPUS.rstrip("/"): ("resident", "Resident"),
 }
 
 #: Maximum number of shards of a plan that are tasks when the graph may still be renamed.
 FEW_SHARDS = 1 << 16
 
 
+@cache
 def carrier_type(name: str) -> type[Carrier]:
     """Return the class of the carrier of a name."""
-    return CARRIERS[name.partition("/")[0]]
+    file, class_name = CARRIERS[name.partition("/")[0]]
+    carrier: type[Carrier] = getattr(import_module(f"dask_bigfft.carriers.{file}"), class_name)
+    return carrier
 
 
 def carrier_of(
@@ -50,7 +52,7 @@ def carrier_of(
     names: Sequence[Names],
     is_named: bool,
     is_private: bool = False,
-    place: ScratchPlace | None = None,
+    place: "ScratchPlace | None" = None,
     cuts: Sequence[Cut] | None = None,
 ) -> Carrier:
     """Return the carrier of a plan's exchanges; for the parameters see `Carrier`."""
@@ -63,7 +65,12 @@ def carrier_of(
         place=place,
         cuts=cuts,
     )
-    return Inside(carrier) if plan.inside else carrier
+    if not plan.inside:
+        return carrier
+
+    from dask_bigfft.carriers.inside import Inside
+
+    return Inside(carrier)
 
 
 def requested_carrier(carrier: str, plan: Plan, blocks_on_gpus: bool) -> str:
@@ -122,5 +129,7 @@ def _has_cluster() -> bool:
 
 def _is_scheduler() -> bool:
     """Return whether a scheduler that knows shuffles runs in this process."""
+    from dask_bigfft.carriers.p2p import shuffle_module
+
     shuffle = shuffle_module()
     return shuffle is not None and bool(shuffle.on_scheduler())

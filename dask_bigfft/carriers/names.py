@@ -10,6 +10,9 @@ Key = Any  # a dask key: a name, or a name and a block index
 Graph = dict[Key, Any]
 Chunks = tuple[tuple[int, ...], ...]
 
+#: Prefix of the names of the carrier `resident`; the transport between GPUs follows.
+ON_GPUS = "gpu/"
+
 #: Block as a part of another one: both indices, and the part.
 Cut = tuple[Block, Block, tuple[slice, ...]]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from dask_bigfft.arrays import Array, Block
 from dask_bigfft.carriers.base import Blocks, Carrier
-from dask_bigfft.carriers.names import Graph, block_ref
+from dask_bigfft.carriers.names import ON_GPUS, Graph, block_ref
 from dask_bigfft.carriers.run import ByBlock, PlanRun, ViewMaker, generate_filter
 from dask_bigfft.carriers.shared import refuse_cluster
 from dask_bigfft.dask_private import Task, TaskRef
@@ -22,9 +22,6 @@ from dask_bigfft.gpu.links import gpus
 from dask_bigfft.gpu.operations import PendingTransfer
 from dask_bigfft.gpu.peers import transport_of
 from dask_bigfft.kernels.transfer import TransferValues
-
-#: Prefix of the names of this carrier; the transport between GPUs follows.
-ON_GPUS = "gpu/"
 
 #: Operands by their numbers and by block.
 OperandBlocks = Mapping[int, Mapping[Block, Any]]

@@ -5,24 +5,22 @@
 
 import contextlib
 import functools
+import itertools
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dask_bigfft.arrays import Array, Block
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import current_worker, during, emit, task_threads
+from dask_bigfft.exchange import gather
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.gpu.gather import part_of_source, view_of
-from dask_bigfft.gpu.on_gpu import as_block, round_on_gpu, windows_on_gpu
-from dask_bigfft.gpu.work_sharing import shared_with_device
-from dask_bigfft.kernels.checks import Verification
 from dask_bigfft.kernels.indices import axis_index
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.loop import in_windows, run_round
@@ -35,6 +33,9 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.stages import Exchange
 from dask_bigfft.transforms.rounds import Round
 from dask_bigfft.transforms.steps import Chirp
+
+if TYPE_CHECKING:
+    from dask_bigfft.kernels.checks import Verification
 
 Indices = tuple[Block, ...]
 
@@ -153,17 +154,36 @@ class PlanRun:
         number: int,
         block: Block,
         source_of: Callable[[Block], Any],
-        **options: Any,
+        packed: bool = False,
+        home: int | None = None,
     ) -> BlockView:
-        """Return the view of a block after an exchange; sources and options as in `view_of`."""
-        dtype = np.dtype(self.exchange(number).dtype)
-        return view_of(
+        """Return the view of a block after an exchange.
+
+        Parameters
+        ----------
+        number : int
+            Number of the exchange.
+        block : tuple of int
+            Index of the block.
+        source_of, packed
+            As in `exchange.gather.view_of`.
+        home : int, optional
+            GPU on which the block is gathered; None for that of the first source, if it is on one.
+        """
+        view = gather.view_of(
             self.map(number),
             block,
-            dtype,
+            np.dtype(self.exchange(number).dtype),
             source_of,
-            **options,
+            packed,
         )
+        sources = itertools.chain.from_iterable(table.sources for table in view.tables)
+        if home is None and not any(map(is_on_gpu, sources)):
+            return view
+
+        from dask_bigfft.gpu.gather import view_on_gpu  # takes 30 ms, which CPUs need not
+
+        return view_on_gpu(view, home)
 
     def finish(
         self,
@@ -199,6 +219,8 @@ class PlanRun:
         """Return the block after the last exchange, gathered by a device or by the CPU."""
         values: Array | None = None
         if view.on_gpu:
+            from dask_bigfft.gpu.gather import part_of_source
+
             values = part_of_source(view) if view.tables else None
         elif self.on_devices(number):
             blocks = self.exchange(number).target.blocks
@@ -318,8 +340,10 @@ class _RoundOfBlock:
                     return self._in_windows(values)
             return self._checks(self.round, library).run(view_of)
 
-    def _checks(self, round_: Round, library: FFTLibrary) -> Verification:
+    def _checks(self, round_: Round, library: FFTLibrary) -> "Verification":
         """Return the checks of the block in a round."""
+        from dask_bigfft.kernels.checks import Verification  # 7 ms, for plans that verify
+
         return Verification(
             self.run.plan.verify,
             round_,
@@ -347,9 +371,13 @@ class _RoundOfBlock:
             inside=overwrites,
         )
         if view.on_gpu:
+            from dask_bigfft.gpu.on_gpu import round_on_gpu
+
             return round_on_gpu(job, view, self.operands)  # type: ignore[no-any-return]
         place = self.run.places[self.number]
         if place.device == "hybrid" and self.run.plan.verify == "none":
+            from dask_bigfft.gpu.work_sharing import shared_with_device
+
             with self._spare_threads() as library:
                 values = shared_with_device(
                     job,
@@ -375,6 +403,8 @@ class _RoundOfBlock:
         if not windows:
             return values
         if is_on_gpu(values):
+            from dask_bigfft.gpu.on_gpu import windows_on_gpu
+
             return windows_on_gpu(values, windows)  # type: ignore[no-any-return]
         return in_windows(values, windows)
 
@@ -429,7 +459,12 @@ def checked(
         sparse or a quantity with a unit.
     """
     refuse_wrapped(values, index)
-    block: Array = as_block(values) if is_on_gpu(values) else plain_array(values, index)
+    if is_on_gpu(values):
+        from dask_bigfft.gpu.on_gpu import as_block
+
+        block: Array = as_block(values)
+    else:
+        block = plain_array(values, index)
     if run.plan.verify != "none" and is_on_gpu(block):
         allowed = "'none' for blocks on a GPU, or blocks in host memory"
         raise_invalid("verify", run.plan.verify, allowed)

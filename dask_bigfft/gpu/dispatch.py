@@ -1,23 +1,27 @@
 """Dispatch of rounds to the devices of a process, with the CPU as the fallback.
 
 Devices are opened at first use, with one engine each, and closed at exit, because graphs are also
-built on machines without a GPU. `use` registers other devices instead, such as simulated ones.
+built on machines without a GPU. `use` registers other devices instead, such as simulated ones. The
+modules of engines are imported with the first device: a process without one needs none of them.
 
 A task that waits for a lease holds no block. Leases are granted in first-come order. A few tasks
 share a device, so that the tiles of one task are stored while those of another are loaded.
 """
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import functools
 import math
+import sys
 import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from dask.system import CPU_COUNT
@@ -25,10 +29,6 @@ from dask.system import CPU_COUNT
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu import cuda
-from dask_bigfft.gpu.engine import MEMORY_SHARE, Engine, Source
-from dask_bigfft.gpu.executor import Device
-from dask_bigfft.gpu.on_gpu import forget_plans
-from dask_bigfft.gpu.tile_work import Array, Job
 from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.request import DeviceChoice
@@ -37,6 +37,11 @@ from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, DeviceSettings, TileL
 from dask_bigfft.system import after_fork
 from dask_bigfft.transforms.layout import ADMITTED, Layout, admitted, plain
 from dask_bigfft.transforms.rounds import Round
+
+if TYPE_CHECKING:
+    from dask_bigfft.gpu.engine import Engine, Source
+    from dask_bigfft.gpu.executor import Device
+    from dask_bigfft.gpu.tile_work import Array, Job
 
 #: Name of the worker metric that describes its devices.
 METRIC = "bigfft-streams"
@@ -190,6 +195,8 @@ def leases() -> Leases | None:
             limits = _process.limits
             devices = _opened() if _process.registered is None else _process.registered
             if devices:
+                from dask_bigfft.gpu.engine import Engine
+
                 _process.leases = Leases(
                     [Engine(device, nbytes, limits, i) for i, device in enumerate(devices)]
                 )
@@ -221,6 +228,9 @@ def known_nbytes() -> int | None:
     """Return the memory limit of the devices in bytes, without opening any; None if unknown."""
     if _process.registered is not None or not device_count():
         return _process.nbytes
+
+    from dask_bigfft.gpu.engine import MEMORY_SHARE
+
     runtime = cuda.cupy().cuda.runtime
     total_nbytes = [
         runtime.getDeviceProperties(ordinal)["totalGlobalMem"] for ordinal in cuda.available()
@@ -278,7 +288,9 @@ def release() -> None:
     with _process.lock:
         old_leases = _process.leases
         _process.leases = None
-    forget_plans()
+    on_gpu = sys.modules.get("dask_bigfft.gpu.on_gpu")
+    if on_gpu is not None:  # which made plans
+        on_gpu.forget_plans()
     if old_leases is not None:
         old_leases.close()
 
@@ -308,7 +320,7 @@ class Place:
     settings: DeviceSettings = AS_IS
     share: float = 0.5
 
-    def for_share(self, share: tuple[float, ...]) -> "Place":
+    def for_share(self, share: tuple[float, ...]) -> Place:
         """Return the device choice of a round with a given device share; empty means unknown.
 
         A share of 1 becomes ``"auto"``, so that the CPU is the fallback. A GPU also takes small
@@ -336,6 +348,8 @@ def job_of(
 
     `inside` requests passes that need no host memory beside the block.
     """
+    from dask_bigfft.gpu.tile_work import Job
+
     real = any(step.kind == "r2c" for step in round_.steps)
     if source.kind == "f" and target.kind == "c" and not real:
         source = target  # real input of complex FFTs becomes complex on the way
@@ -472,6 +486,10 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
     device_leases = _leases(place, nbytes, dtype.str)
     if device_leases is None:
         return None
+
+    from dask_bigfft.gpu.engine import Source
+    from dask_bigfft.gpu.tile_work import Job
+
     shards = incoming.boxes(True)
     order = None if shards is None else shards.order
     if shards is None or order is None:
@@ -517,6 +535,9 @@ def inside_device(job: Job, shards: SegmentedView, place: Place) -> bool:
     device_leases = _leases(place, shards.nbytes, job.source, job.target)
     if device_leases is None:
         return False
+
+    from dask_bigfft.gpu.engine import Source
+
     job = replace(job, shards=shards.count, settings=place.settings)
     source = Source(None, again=False, segmented=shards, inside=True)
     return _run(device_leases, job, source, place, shards.nbytes) is not None
@@ -559,6 +580,8 @@ def _leases(place: Place, nbytes: int, *dtypes: str) -> Leases | None:
 
 def _source(incoming: BlockView) -> Source:
     """Return the block for a device, without a copy where that is possible."""
+    from dask_bigfft.gpu.engine import Source
+
     array = incoming.array
     segmented = incoming.boxes(False)
     if array is not None and not incoming.owned and array.flags.c_contiguous:

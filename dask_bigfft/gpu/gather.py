@@ -1,6 +1,6 @@
 """Target blocks of an exchange whose sources are on GPUs.
 
-A block is gathered on one GPU, from its own memory and from other GPUs (`view_of`). In an exchange
+A block is gathered on one GPU, from its own memory and other GPUs (`view_on_gpu`). In an exchange
 between several GPUs, source blocks are copied into all target blocks as soon as they are made
 (`Crossing`).
 """
@@ -8,14 +8,13 @@ between several GPUs, source blocks are copied into all target blocks as soon as
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from dask_bigfft.arrays import Block
 from dask_bigfft.errors import raise_invalid
-from dask_bigfft.exchange import gather
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.gpu.links import gpus, home_of
 from dask_bigfft.gpu.on_gpu import Run
@@ -29,37 +28,22 @@ from dask_bigfft.transforms.layout import Layout
 # --- one block ------------------------------------------------------------------------------
 
 
-def view_of(
-    exchange: ExchangeMap,
-    block: Block,
-    dtype: np.dtype[Any],
-    source_of: Callable[[Block], Any],
-    packed: bool = False,
-    home: int | None = None,
-) -> BlockView:
-    """Return the view of a target block, whose sources are all in host memory or all on GPUs.
+def view_on_gpu(view: BlockView, home: int | None) -> BlockView:
+    """Return the view of a target block that is gathered on a GPU.
 
     Parameters
     ----------
-    exchange, block, dtype, source_of, packed
-        As in `exchange.gather.view_of`.
-    home : int, optional
+    view : BlockView
+        View of the block by `exchange.gather.view_of`. Its sources are all on GPUs, or all in host
+        memory.
+    home : int or None
         GPU on which the block is gathered; None for the GPU of the first source.
     """
-    view = gather.view_of(
-        exchange,
-        block,
-        dtype,
-        source_of,
-        packed,
-    )
     sources = [source for table in view.tables for source in table.sources]
     on_gpu = [is_on_gpu(source) for source in sources]
     if any(on_gpu) and not all(on_gpu):
         kinds = "blocks on a GPU and blocks in host memory"
         raise_invalid("a", kinds, "an array whose blocks are all of one kind")
-    if home is None and not any(on_gpu):
-        return view
 
     def new_table(shape: tuple[int, ...], dtype: np.dtype[Any]) -> GpuTable:
         padded = sum(table.size for table in view.tables) < math.prod(shape)
@@ -77,7 +61,7 @@ def view_of(
 
     gpu_view = BlockView(
         view.shape,
-        dtype,
+        view.dtype,
         tables=view.tables,
         boxes=view.boxes,
         new_table=new_table,

@@ -13,7 +13,7 @@ import math
 import os
 import threading
 from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -23,10 +23,10 @@ from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, synchronize
 from dask_bigfft.gpu.ffts import FFTPlans
-from dask_bigfft.gpu.links import gpus
 from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply, Transfer, pending
+from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.gpu.tile_work import Computation, Job, TileWork
-from dask_bigfft.kernels.views import BlockView, is_on_gpu
+from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.tiles.program import NO_MODULUS, Term, Twiddle, constant_index
 from dask_bigfft.transforms.rounds import StoredWindow
@@ -55,28 +55,6 @@ def as_block(values: Any) -> Any:
     """Return an array on a GPU as a CuPy array on the same GPU."""
     # CuPy copies an array of another GPU to the current one.
     return values if isinstance(values, cupy().ndarray) else cupy().asarray(values)
-
-
-def on_own_gpu(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of blocks that works on the GPU of the first one, if that is on a GPU.
-
-    Blocks on other GPUs are copied there.
-    """
-
-    @functools.wraps(work)
-    def function(block: Any, *others: Any, **kwargs: Any) -> Any:
-        if not is_on_gpu(block):
-            return work(block, *others, **kwargs)
-        homes = {gpus().home(x) for x in (block, *others) if is_on_gpu(x)}
-        with current(block.device), errors_of_cuda():
-            gpus().join(homes)
-            near = [cupy().asarray(x) if is_on_gpu(x) else x for x in others]
-            result = work(block, *near, **kwargs)
-            gpus().join(homes)
-            synchronize()
-            return result
-
-    return function
 
 
 # --- rounds -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ operator may be made of another lazy array, in one task or by an exchange.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.carriers.base import Carrier, Stage
@@ -16,10 +16,12 @@ from dask_bigfft.carriers.choice import carrier_of, carrier_type
 from dask_bigfft.carriers.names import Cut, Graph, Key, Names, block_ref
 from dask_bigfft.carriers.run import PlanRun, generate_filter
 from dask_bigfft.dask_private import DataNode, Task
-from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.kernels.transfer import TransferValues
 from dask_bigfft.planner.plan import Operand, Plan
 from dask_bigfft.transforms.spec import FactorSpec
+
+if TYPE_CHECKING:
+    from dask_bigfft.exchange.scratch import ScratchPlace
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ def build_graph(
     carrier_name: str,
     is_named: bool,
     known: Known | None = None,
-    place: ScratchPlace | None = None,
+    place: "ScratchPlace | None" = None,
     is_private: bool = True,
     cuts: Sequence[Cut] | None = None,
     transfer: TransferValues | None = None,

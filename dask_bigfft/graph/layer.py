@@ -8,7 +8,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import dask.array as da
 import numpy as np
@@ -16,7 +16,6 @@ from dask.base import normalize_token, tokenize
 
 from dask_bigfft.carriers.choice import carrier_type, requested_carrier, resolved
 from dask_bigfft.carriers.names import Cut, Graph
-from dask_bigfft.carriers.p2p import shuffle_module
 from dask_bigfft.carriers.run import PlanRun
 from dask_bigfft.dask_private import (
     HighLevelGraph,
@@ -33,9 +32,7 @@ from dask_bigfft.dask_private import (
     unfused,
 )
 from dask_bigfft.events import running_client
-from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.gpu.links import gpus
 from dask_bigfft.graph.assembly import assembled
 from dask_bigfft.graph.build import Known, build_graph, output_name
 from dask_bigfft.graph.cutting import cut_blocks, cuts_of, rechunked
@@ -43,6 +40,9 @@ from dask_bigfft.kernels.transfer import LazyTransfer
 from dask_bigfft.kernels.views import empty_like, is_on_gpu
 from dask_bigfft.memory.paused import watch_cluster, watch_scheduler
 from dask_bigfft.planner.plan import Plan
+
+if TYPE_CHECKING:
+    from dask_bigfft.exchange.scratch import ScratchPlace
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class TransformRecipe:
     plan: Plan
     carrier: str
     travelled: bool = False
-    place: ScratchPlace | None = None
+    place: "ScratchPlace | None" = None
     cuts: Sequence[Cut] | None = None
     transfer: Any = None
     slicing: Any = None
@@ -255,7 +255,12 @@ def _watch_paused_workers(travelled: bool) -> None:
     if client is not None and not travelled:
         watch_cluster(client)
         return
-    shuffle = shuffle_module() if travelled else None
+    if not travelled:
+        return
+
+    from dask_bigfft.carriers.p2p import shuffle_module
+
+    shuffle = shuffle_module()
     if shuffle is not None:
         for scheduler in shuffle.schedulers_here():
             scheduler.loop.add_callback(watch_scheduler, scheduler)
@@ -268,10 +273,13 @@ def gpus_of(x: da.Array) -> int:
     blocks = [getattr(value, "value", value) for value in tasks.values()]
     if not blocks or not all(map(is_on_gpu, blocks)):
         return max(1, dispatch.device_count())
+
+    from dask_bigfft.gpu.links import gpus
+
     return len(set(map(gpus().home, blocks)))
 
 
-def _attempt(place: ScratchPlace | None) -> tuple[ScratchPlace, ...]:
+def _attempt(place: "ScratchPlace | None") -> "tuple[ScratchPlace, ...]":
     """Return the part of task names that identifies the life of a run with kept scratch files.
 
     A resumed run only looks up the results of an earlier life. Its tasks have other dependencies,
@@ -286,7 +294,7 @@ def transformed_array(
     plan: Plan,
     carrier: str,
     known: Known | None = None,
-    place: ScratchPlace | None = None,
+    place: "ScratchPlace | None" = None,
     transfer: Any = None,
     slicing: Any = None,
 ) -> da.Array:

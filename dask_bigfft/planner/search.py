@@ -22,7 +22,6 @@ import numpy as np
 from dask_bigfft.errors import MemoryLimitError, PlanError, raise_invalid
 from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, with_padding
 from dask_bigfft.planner.cost import with_forecast
-from dask_bigfft.planner.explain import enough_bytes, human_bytes
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.merging import merged_up_to
 from dask_bigfft.planner.plan import Forecast, Plan
@@ -203,6 +202,9 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
     least = search.request.piece_nbytes
     if plan.piece_nbytes >= least:
         return plan
+
+    from dask_bigfft.planner.explain import human_bytes  # 8 ms, which few searches need
+
     best = _best(_with_doubled_blocks(search, plan), least)
     text = f"scratch files take pieces of {human_bytes(best.piece_nbytes)} on average"
     if best.piece_nbytes < least:
@@ -419,6 +421,9 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
             best = in_larger_pieces(search, best)
         if not needed:
             return best
+
+        from dask_bigfft.planner.explain import enough_bytes
+
         text = f"in memory it would take {enough_bytes(needed['memory'])} per process"
         return replace(best, reason=f"{best.reason}; {text}")
     _raise_too_little_memory(machine, needed)
@@ -431,6 +436,8 @@ def _storages(request: Request) -> tuple[str, ...]:
 
 def _raise_too_little_memory(machine: Machine, needed: dict[str, int]) -> NoReturn:
     """Raise the error of a memory limit, given the bytes that each storage needs."""
+    from dask_bigfft.planner.explain import enough_bytes, human_bytes
+
     limit = machine.memory_limit
     assert limit is not None
     text = f"at least {enough_bytes(min(needed.values()))} per process for these chunks and threads"

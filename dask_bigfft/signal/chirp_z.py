@@ -25,7 +25,7 @@ from dask_bigfft.api.calls import by_block
 from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, parse_flag, raise_invalid
-from dask_bigfft.gpu.on_gpu import on_own_gpu
+from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.views import empty_like
 from dask_bigfft.signal.arguments import (
     SignalOptions,

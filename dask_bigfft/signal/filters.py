@@ -25,7 +25,7 @@ from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import is_lazy
 from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_type, raise_invalid
 from dask_bigfft.events import running_client
-from dask_bigfft.gpu.on_gpu import on_own_gpu
+from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored

@@ -20,7 +20,7 @@ import numpy as np
 from dask_bigfft.api.calls import by_block
 from dask_bigfft.arrays import Array
 from dask_bigfft.gpu.cuda import scipy_signal
-from dask_bigfft.gpu.on_gpu import on_own_gpu
+from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.views import is_on_gpu, plain_array
 from dask_bigfft.signal.arguments import Inputs, Window, long_enough, window, with_halo
 from dask_bigfft.transforms.spec import work_dtype

@@ -22,7 +22,7 @@ from dask_bigfft.errors import (
     parse_flag,
     raise_invalid,
 )
-from dask_bigfft.gpu.on_gpu import on_own_gpu
+from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.signal.arguments import (
     Axes,
     SignalOptions,

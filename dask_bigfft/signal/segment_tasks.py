@@ -13,7 +13,7 @@ import numpy as np
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.gpu.cuda import scipy_signal
-from dask_bigfft.gpu.on_gpu import on_own_gpu
+from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.views import is_on_gpu, plain_array
 
 #: Samples of the segments that are transformed at a time, which fit a cache. For 2^23 samples this

@@ -18,7 +18,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.gpu.cuda import scipy_fft
-from dask_bigfft.gpu.on_gpu import on_own_gpu
+from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.views import is_on_gpu, plain_array
 from dask_bigfft.signal.segment_tasks import fill_spectra, line_view, tile_slices
 

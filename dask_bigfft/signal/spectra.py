@@ -18,7 +18,7 @@ from dask_bigfft.api.calls import applied, by_block
 from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_as, parse_choice, parse_flag, raise_invalid
-from dask_bigfft.gpu.on_gpu import on_own_gpu
+from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.signal.arguments import (
     Axes,
     SignalOptions,

@@ -7,8 +7,9 @@ import numpy as np
 from support import heard
 
 from dask_bigfft import plan
+from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.gpu.gather import Crossing, view_of
+from dask_bigfft.gpu.gather import Crossing
 from dask_bigfft.gpu.links import home_of
 from dask_bigfft.testing.gpus import several_gpus
 from dask_bigfft.testing.strategies import random_array

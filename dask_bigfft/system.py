@@ -13,7 +13,7 @@ function             on Linux                     elsewhere, where the call is m
 `populate_pages`     ``MADV_POPULATE_WRITE``      returns False: the caller touches the pages
 `release_pages`      ``MADV_DONTNEED``            nothing: pages go back with their mapping
 `return_freed`       glibc's ``mallopt``          returns False
-`memory_limit`       control groups               None: unknown
+`memory_limit`       control groups, ``ulimit``   ``ulimit``; None: unknown
 `read_at`            ``preadv``                   seek and read under a lock
 `write_at`           ``pwritev``                  seek and write under a lock
 `preallocate`        ``posix_fallocate``          sets the size
@@ -41,8 +41,10 @@ from typing import Any
 
 try:
     import fcntl
+    import resource
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment, unused-ignore]
+    resource = None  # type: ignore[assignment, unused-ignore]
 
 #: Flag of `os.open` for direct I/O, 0 where there is none.
 DIRECT: int = getattr(os, "O_DIRECT", 0)
@@ -160,14 +162,30 @@ def return_freed() -> bool:
     return mallopt is not None and bool(mallopt(_MMAP_THRESHOLD, _LARGE_NBYTES))
 
 
+#: Files with limits in the root of control groups, of both versions. A container sees its own group
+#: there, of which `distributed` also takes the soft limits.
+_ROOT_LIMITS = (
+    "memory/memory.limit_in_bytes",
+    "memory/memory.soft_limit_in_bytes",
+    "memory.max",
+    "memory.high",
+    "memory.low",
+)
+
+
 @cache
 def memory_limit() -> int | None:
-    """Return the memory limit in bytes of the control groups of this process, None without one.
+    """Return the memory limit in bytes of this process and its control groups, None without one.
 
     A container sees its own group as the root of all. Jobs of batch systems, and services, are in a
     group below the root.
     """
     limits = []
+    for name in _ROOT_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # "max"
+            limits.append(int(Path("/sys/fs/cgroup", name).read_text(encoding="utf-8")))
+    if resource is not None:
+        limits.append(resource.getrlimit(resource.RLIMIT_RSS)[1])
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, controllers, group = line.split(":", 2)
@@ -183,7 +201,7 @@ def memory_limit() -> int | None:
             for path in (folder, *folder.parents):
                 with contextlib.suppress(OSError, ValueError):  # "max"
                     limits.append(int((path / name).read_text(encoding="utf-8")))
-    return min(limits, default=None)
+    return min((limit for limit in limits if limit > 0), default=None)  # -1: no limit
 
 
 # --- files ----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Limits of the arena and of a worker's memory, from the settings and the worker."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import dask.config
@@ -62,11 +63,14 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
         _applied = (limit, address, prefault)
 
 
+@cache
 def machine_nbytes() -> int:
-    """Return the size of the machine's memory, or the memory limit of the container or job."""
-    from distributed.system import MEMORY_LIMIT  # takes 0.2 s, which an import need not
+    """Return the size of the machine's memory, or the memory limit of the container or job.
 
-    return min(int(MEMORY_LIMIT), memory_limit() or int(MEMORY_LIMIT))
+    It is the limit of distributed's workers on this machine, without the import of distributed.
+    """
+    nbytes = int(psutil.virtual_memory().total)
+    return min(nbytes, memory_limit() or nbytes)
 
 
 #: Minimum memory of Python, imported libraries and compiled code in a worker, in bytes.

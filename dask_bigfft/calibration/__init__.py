@@ -1,7 +1,8 @@
 """Calibration: measures the speeds of a machine once, in half a minute, for the cost model.
 
-`threads` fits the CPU's prices to timed transforms. `gpus` measures GPUs and the bus. `cluster`
-combines the profiles of workers and measures disks and network.
+`loops` compiles and stores all loops first. `threads` fits the CPU's prices to timed transforms.
+`gpus` measures GPUs and the bus. `cluster` combines the profiles of workers and measures disks and
+network.
 """
 
 import logging
@@ -18,6 +19,7 @@ from dask.system import CPU_COUNT
 from dask_bigfft import config
 from dask_bigfft.calibration import cluster
 from dask_bigfft.calibration.gpus import device_speeds
+from dask_bigfft.calibration.loops import store_loops
 from dask_bigfft.calibration.threads import DTYPES, thread_prices
 from dask_bigfft.errors import ArgumentTypeError, DeviceError, parse_count, raise_invalid
 from dask_bigfft.events import raise_if_asynchronous, workers_of
@@ -104,7 +106,9 @@ def calibrate(
     Calibration takes up to half a minute, during which nothing else should run. A few dozen small
     transforms with the installed FFT libraries give the prices of copies, FFTs, checks, tasks,
     tiles, shards and exchanges. The disk of the scratch folder and GPUs are measured separately.
-    For GPUs these are the bus, narrow rows, memory, FFTs, and the start of an operation.
+    For GPUs these are the bus, narrow rows, memory, FFTs, and the start of an operation. All loops
+    are compiled and stored before, in another process, so that no later call waits for one. That
+    takes half a minute more, once for each version of the package.
 
     Parameters
     ----------
@@ -198,6 +202,7 @@ def _measured(
         threads[address] = max(1, int(worker["nthreads"]))
     sizes = _default_sizes(workers, hosts, threads)
     kernels = _common_kernels(on_workers, workers)
+    on_workers(store_loops, {addresses[0]: () for addresses in hosts.values()})
     arguments = {}
     for address in sizes:
         arguments[address] = (threads[address], nbytes or sizes[address], repeat, kernels)

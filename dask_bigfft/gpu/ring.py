@@ -9,7 +9,8 @@ and Kim, Electronics 12, 2023)::
 The caller waits for a gather, but may announce the next load, which threads then start to gather.
 A scatter runs in the background, and its future tells when the values have arrived.
 
-The threads run compiled code (`copy_threads`), or NumPy's where numba is missing.
+The threads run compiled code (`copy_threads`). Until another process has compiled it, and where
+numba is missing, they run NumPy's.
 """
 
 from collections import deque
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.kernels.compiled import has_numba
+from dask_bigfft.gpu.copy_threads import CopyPool, loops_are_loaded
 
 Array = npt.NDArray[Any]
 Ints = tuple[int, ...]
@@ -83,13 +84,9 @@ class NumPyPool:
         self._pool.shutdown()
 
 
-def copy_pool(threads: int) -> Any:
-    """Return a `CopyPool`, or a `NumPyPool` where numba is missing."""
-    if not has_numba():
-        return NumPyPool(threads)
-    from dask_bigfft.gpu.copy_threads import CopyPool  # compiles
-
-    return CopyPool(threads)
+def copy_pool(threads: int) -> CopyPool | NumPyPool:
+    """Return a `CopyPool`, or a `NumPyPool` while its loops are not compiled."""
+    return CopyPool(threads) if loops_are_loaded() else NumPyPool(threads)
 
 
 #: CuPy event after which the GPU has finished with a buffer.
@@ -157,7 +154,10 @@ class Ring:
         self.free = deque(_Buffer(memory) for memory in buffers[:half])
         self._out = deque(_Buffer(memory) for memory in buffers[half:])
         self.nbytes = buffers[0].nbytes
+        self._threads = threads
         self.pool = copy_pool(threads)
+        #: Pool before the loops were compiled, which may still be at work.
+        self._earlier_pool: NumPyPool | None = None
         self._waiters = ThreadPoolExecutor(GATHERED, thread_name_prefix="bigfft-scatter")
         self._ahead: deque[_Loading] = deque()
 
@@ -166,8 +166,15 @@ class Ring:
 
         Only idle buffers are used, and one is left for earlier loads.
         """
+        self._use_compiled_pool()
         self._ahead.append(_Loading(views, source, self.nbytes))
         self._go_ahead()
+
+    def _use_compiled_pool(self) -> None:
+        """Take a `CopyPool` for later copies once its loops are compiled."""
+        if isinstance(self.pool, NumPyPool) and loops_are_loaded():
+            self._earlier_pool = self.pool
+            self.pool = CopyPool(self._threads)
 
     def _go_ahead(self) -> None:
         """Let threads fill idle buffers with announced views, and leave one for earlier loads."""
@@ -221,6 +228,7 @@ class Ring:
         source : object, optional
             The object that was passed to `ahead` with these views.
         """
+        self._use_compiled_pool()
         loading = self._begun(source) or _Loading(views, source, self.nbytes)
         try:
             while loading.buffers or loading.parts:
@@ -297,6 +305,8 @@ class Ring:
         finally:
             self._waiters.shutdown()
             self.pool.close()
+            if self._earlier_pool is not None:
+                self._earlier_pool.close()
 
 
 def unfinished(futures: "Iterable[Future[None]]") -> "tuple[Future[None], ...]":

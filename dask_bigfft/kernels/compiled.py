@@ -5,6 +5,7 @@ file. Later processes load that file by llvmlite alone: 0.03 s of CPU time, wher
 contexts takes 0.35 s and 110 MiB. A loop is called through ctypes, without the GIL. Its arguments
 are arrays, integers, floats, booleans and None, and its results are written to arrays. It cannot
 allocate memory, because that would need numba. Where numba is missing, NumPy does all of this.
+Files that no process has loaded for a month are deleted, such as those of older versions.
 
 The first call of a loop in a process loads it, or compiles it if no file has it. That time is not
 counted as part of a phase. `call` need not wait for the compiler: another process compiles then.
@@ -15,6 +16,7 @@ import hashlib
 import importlib.util
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -42,6 +44,11 @@ ENTRY = "bigfft_entry"
 
 #: Number of bytes of the hash at the beginning of a file of machine code.
 _HASH_NBYTES = 32
+
+#: Time without a load after which a file of machine code is deleted, and that after which a load is
+#: recorded in the time of the file.
+UNUSED_SECONDS = 30 * 86400
+DAY_SECONDS = 86400
 
 _ARRAY = np.ndarray
 
@@ -107,9 +114,7 @@ class compiled:
         If it may not be compiled now, another process does that, and later calls find it. Without
         numba the answer is always False.
         """
-        types = tuple(
-            [(a.dtype, a.ndim, a.flags.num) if type(a) is _ARRAY else type(a) for a in arguments]
-        )
+        types = _types_of(arguments)
         function = self._functions.get(types)
         if function is None and types not in self._functions:
             function = self._load(types, may_compile)
@@ -119,6 +124,16 @@ class compiled:
         if function(*values):
             raise RuntimeError(f"{self.path} failed")
         return True
+
+    def is_loaded(self, arguments: tuple[Any, ...]) -> bool:
+        """Return whether the machine code for such arguments is loaded now, without a call.
+
+        If no file has it, another process compiles it.
+        """
+        types = _types_of(arguments)
+        if types in self._functions:
+            return self._functions[types] is not None
+        return self._load(types, may_compile=False) is not None
 
     def _load(self, types: tuple[Any, ...], may_compile: bool) -> Callable[..., int] | None:
         """Return the machine code for types of arguments; None if there is none yet, or never."""
@@ -131,7 +146,7 @@ class compiled:
                 return self._functions[types]
             code = None
             compiles = False
-            if _has_llvmlite():
+            if has_llvmlite():
                 code = _stored_code(self._file_name(signature))
                 compiles = code is None
                 if compiles and not may_compile and self._compile_aside(signature):
@@ -163,25 +178,14 @@ class compiled:
         It is tried once for a signature, and one loop is compiled at a time: others are in later
         calls. Without a folder for its file it is in vain.
         """
-        executable = sys.executable or ""
-        is_python = "python" in Path(executable).name.lower() and not hasattr(sys, "frozen")
-        if signature in self._tried or not is_python:
+        if signature in self._tried:
             return signature in self._compiling
         if not _compiler_is_free.acquire(blocking=False):
             return True
         self._tried.add(signature)
-        try:
-            process = subprocess.Popen(
-                [executable, "-m", "dask_bigfft.kernels.compiler", self.path, signature],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                start_new_session=True,
-            )
-        except OSError as error:
+        process = start_python("-m", "dask_bigfft.kernels.compiler", self.path, signature)
+        if process is None:
             _compiler_is_free.release()
-            log.info("no process can be started to compile %s: %s", self.path, error)
             return False
         self._compiling.add(signature)
 
@@ -199,6 +203,32 @@ class compiled:
         parts = (*_machine(), _source_hash(module), signature)
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()
         return f"{name.strip('_')}-{digest[:32]}.bigfft"
+
+
+def start_python(*arguments: str) -> subprocess.Popen[bytes] | None:
+    """Start an interpreter that imports what this one does; return None if that is impossible."""
+    executable = sys.executable or ""
+    if "python" not in Path(executable).name.lower() or hasattr(sys, "frozen"):
+        return None
+    try:
+        return subprocess.Popen(
+            [executable, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,
+        )
+    except OSError as error:
+        log.info("no process can be started to compile loops: %s", error)
+        return None
+
+
+def _types_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the types of arguments; that of an array is its dtype, dimensions and flags."""
+    return tuple(
+        [(a.dtype, a.ndim, a.flags.num) if type(a) is _ARRAY else type(a) for a in arguments]
+    )
 
 
 def _type_name(argument_type: Any) -> str:
@@ -229,11 +259,6 @@ def load_numba() -> Any:
         return _numba()
 
 
-def has_numba() -> bool:
-    """Return whether numba can be imported, which this does."""
-    return load_numba() is not None
-
-
 @cache
 def _numba() -> Any:
     """Import numba."""
@@ -246,7 +271,7 @@ def _numba() -> Any:
 
 
 @cache
-def _has_llvmlite() -> bool:
+def has_llvmlite() -> bool:
     """Return whether machine code can be loaded, and numba seems to be installed."""
     try:
         _machine()
@@ -287,14 +312,24 @@ def _machine() -> tuple[str, ...]:
 
 @cache
 def _source_hash(module: str) -> str:
-    """Return a hash of the source of a module of loops and of this one, whose loops it calls."""
-    source = b""
-    for name in (module, __name__, "dask_bigfft.kernels.compiler"):
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert spec.origin is not None
-        source += Path(spec.origin).read_bytes()
-    return hashlib.sha256(source).hexdigest()
+    """Return a hash of the source of a module of loops, and of what their machine code depends on.
+
+    These are the compiler, this module, and those of its room that it imports, for their constants.
+    """
+    room = module.rpartition(".")[0]
+    source = _source(module)
+    imported = re.findall(rf"^from ({re.escape(room)}\.\w+) import", source, re.MULTILINE)
+    names = {*imported, __name__, "dask_bigfft.kernels.compiler"}
+    source += "".join(_source(name) for name in sorted(names))
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+def _source(module: str) -> str:
+    """Return the source of a module, which is not imported."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).read_text(encoding="utf-8")
 
 
 def _folders() -> list[Path]:
@@ -310,12 +345,30 @@ def _folders() -> list[Path]:
 def _stored_code(name: str) -> bytes | None:
     """Return machine code from its file, None if there is none or it is damaged."""
     for folder in _folders():
+        path = folder / name
         with suppress(OSError):
-            content = (folder / name).read_bytes()
+            content = path.read_bytes()
             code = content[_HASH_NBYTES:]
             if hashlib.sha256(code).digest() == content[:_HASH_NBYTES]:
+                _record_use(path)
                 return code
     return None
+
+
+def _record_use(path: Path) -> None:
+    """Set the time of a file of machine code to now, at most once a day."""
+    with suppress(OSError):  # of another user
+        if time.time() - path.stat().st_mtime > DAY_SECONDS:
+            os.utime(path)
+
+
+def delete_unused_files() -> None:
+    """Delete files of machine code that no process has loaded for a month."""
+    for folder in _folders():
+        for path in folder.glob("*.bigfft*"):  # and parts of files that were never complete
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > UNUSED_SECONDS:
+                    path.unlink()
 
 
 def _write(path: Path, code: bytes) -> None:

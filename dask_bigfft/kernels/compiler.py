@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from dask_bigfft.kernels.compiled import load_numba
+from dask_bigfft.kernels.compiled import delete_unused_files, load_numba
 
 numba = load_numba()
 types = numba.core.types
@@ -145,12 +145,13 @@ def _value(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Compile a loop, with the lowest priority."""
+    """Compile a loop, with the lowest priority, and delete files that are not used any more."""
     with suppress(OSError, AttributeError):
         os.nice(19)
     path, signature = arguments
     module, name = path.split(":")
     _, is_stored = getattr(importlib.import_module(module), name).compile(signature)
+    delete_unused_files()
     sys.exit(0 if is_stored else 1)
 
 

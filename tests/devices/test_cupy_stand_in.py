@@ -12,7 +12,7 @@ import pytest
 import scipy.fft
 from devices.blocks import copied, distance, fft_at, on_devices, values
 from devices.kernel_text import kernels_of, needs_compiler
-from support import heard
+from support import ROOT, heard, python
 
 from dask_bigfft import fft
 from dask_bigfft.gpu import cuda, cupy_gpu, kernels
@@ -140,10 +140,10 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("kernels")
 
 
-@pytest.fixture(params=["pinned", "pageable"])
-def gpu(monkeypatch, folder, request):
+@contextlib.contextmanager
+def stand_in(monkeypatch, folder, pinned):
+    """Yield a device on the stand-in for CuPy, whose host memory is pinned or not."""
     errors = {name: type(name, (Exception,), {"status": 0}) for name in ("memory", "run", "fft")}
-    pinned = request.param == "pinned"
     pool = SimpleNamespace(free_all_blocks=lambda: None)
     module = SimpleNamespace(
         get_default_memory_pool=lambda: pool,
@@ -184,6 +184,12 @@ def gpu(monkeypatch, folder, request):
         yield cupy_device
         cupy_device.close()
     cuda.cupy.cache_clear()
+
+
+@pytest.fixture(params=["pinned", "pageable"])
+def gpu(monkeypatch, folder, request):
+    with stand_in(monkeypatch, folder, request.param == "pinned") as device:
+        yield device
 
 
 def part_of(rng, shape):
@@ -285,3 +291,32 @@ def test_transforms(gpu, name):
         transformed = getattr(fft, name)(da.from_array(x, (8, 30, 8)), device="gpu").compute()
     assert gpu._plans.executed
     assert distance(transformed, getattr(scipy.fft, name)(x)) < 1e-14
+
+
+#: A first call on a GPU in a new process, which says what it loaded of the compiler of loops.
+FIRST_CALL = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import dask.array as da
+import pytest
+import scipy.fft
+from dask_bigfft import fft
+from devices.blocks import distance, on_devices, values
+from devices.test_cupy_stand_in import stand_in
+
+pinned = sys.argv[3] == "pinned"
+with pytest.MonkeyPatch.context() as patch, stand_in(patch, Path(sys.argv[2]), pinned) as device:
+    x = values(16, 30, 8)
+    with on_devices(device, nbytes=1 << 16):
+        y = fft.fftn(da.from_array(x, (8, 30, 8)), device="gpu").compute(scheduler="sync")
+    assert (device._ring is None) is pinned
+assert distance(y, scipy.fft.fftn(x)) < 1e-14
+print("numba" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("memory", ["pinned", "pageable"])
+def test_a_first_call_does_not_wait_for_the_compiler(folder, memory, tmp_path):
+    env = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    assert python("-c", FIRST_CALL, ROOT / "tests", folder, memory, env=env).stdout == "False\n"

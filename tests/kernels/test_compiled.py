@@ -1,5 +1,6 @@
 """Loops are compiled once on a machine; later processes load machine code, without numba."""
 
+import os
 import time
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from support import heard, python
 
 from dask_bigfft.events import during, emit, measured
-from dask_bigfft.kernels.compiled import compiled
+from dask_bigfft.kernels.compiled import compiled, delete_unused_files
 
 
 @compiled
@@ -84,6 +85,22 @@ def test_a_damaged_file_is_replaced(folder, monkeypatch, damage):
     _check(np.array, None)
     assert len(signatures) == (damage(code) != code)
     assert [file.name for file in folder.iterdir()] == [path.name]
+
+
+def test_files_that_nobody_loads_are_deleted(folder, monkeypatch):
+    _check(np.array, None)
+    [path] = folder.iterdir()
+    unused = folder / path.name.replace("weigh", "waver")
+    unused.write_bytes(path.read_bytes())
+    other = folder / "notes.txt"
+    other.write_text("")
+    month_ago = time.time() - 40 * 86400
+    for file in folder.iterdir():
+        os.utime(file, (month_ago, month_ago))
+    monkeypatch.setattr(_weigh, "_functions", {})
+    _check(np.array, None)  # loads its file
+    delete_unused_files()
+    assert set(folder.iterdir()) == {path, other}
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, folder, monkeypatch):

@@ -7,6 +7,7 @@ other types. What no file has yet is compiled, which takes some seconds for each
 import sys
 from collections.abc import Sequence
 from itertools import product
+from typing import Literal
 
 import dask
 import dask.array as da
@@ -27,6 +28,7 @@ PROBLEMS = (
     ((1 << 12,), (1 << 8,)),
     ((1009,), (101,)),
     ((48, 40), (12, 10)),
+    ((12, 9, 10), (5, 9, 4)),
 )
 
 
@@ -68,7 +70,8 @@ def use_copies() -> None:
 
 def use_transforms() -> None:
     """Transform small arrays of all dtypes there and back, with checks and without."""
-    for dtype, (shape, chunks), verify in product(DTYPES, PROBLEMS, ("none", "checksum")):
+    checks: tuple[Literal["none", "checksum"], ...] = ("none", "checksum")
+    for dtype, (shape, chunks), verify in product(DTYPES, PROBLEMS, checks):
         x = da.zeros(shape, dtype=dtype, chunks=chunks)
         functions = (fft.rfftn, fft.irfftn) if dtype.startswith("f") else (fft.fftn, fft.ifftn)
         for function in functions:

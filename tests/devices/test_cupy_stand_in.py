@@ -310,7 +310,7 @@ with pytest.MonkeyPatch.context() as patch, stand_in(patch, Path(sys.argv[2]), p
     x = values(16, 30, 8)
     with on_devices(device, nbytes=1 << 16):
         y = fft.fftn(da.from_array(x, (8, 30, 8)), device="gpu").compute(scheduler="sync")
-    assert (device._ring is None) is pinned
+        assert (device._ring is None) is pinned
 assert distance(y, scipy.fft.fftn(x)) < 1e-14
 print("numba" in sys.modules)
 """

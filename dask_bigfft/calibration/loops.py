@@ -16,17 +16,18 @@ import numpy as np
 from dask_bigfft import fft
 from dask_bigfft.gpu.copy_threads import CopyPool
 from dask_bigfft.gpu.dispatch import device_count
+from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.kernels.compiled import delete_unused_files, has_llvmlite, start_python
 from dask_bigfft.kernels.copies import COMPILED, CopyTable, Segments, compile_at_once, copy_array
+from dask_bigfft.kernels.twiddle import chirp_filter, multiply_chirp
 
 #: Dtypes of input whose transforms use compiled loops.
 DTYPES = ("f4", "f8", "c8", "c16")
 
-#: Shapes and chunks of transforms: one block, split axes, and a length of Bluestein's algorithm.
+#: Shapes and chunks of transforms: one block, and split axes.
 PROBLEMS = (
     ((36,), (36,)),
     ((1 << 12,), (1 << 8,)),
-    ((1009,), (101,)),
     ((48, 40), (12, 10)),
     ((12, 9, 10), (5, 9, 4)),
 )
@@ -79,6 +80,29 @@ def use_transforms() -> None:
         x.compute()
 
 
+def use_chirps() -> None:
+    """Multiply by the chirps of Bluestein's algorithm, in both precisions, and sum words."""
+    places = np.zeros(1, np.int64)
+    for dtype in (np.complex64, np.complex128):
+        values = np.ones((1, 1, 1), dtype)
+        multiply_chirp(
+            values,
+            places,
+            stride=1,
+            length=8,
+            sign=-1,
+            factor=1.0,
+        )
+        chirp_filter(
+            places,
+            padded=16,
+            length=8,
+            sign=1,
+            dtype=values.dtype,
+        )
+    checksum(places)
+
+
 def use_copy_threads() -> None:
     """Copy an array by the threads that serve GPUs."""
     pool = CopyPool(1)
@@ -89,9 +113,11 @@ def use_copy_threads() -> None:
 def main(arguments: Sequence[str]) -> None:
     """Use every loop, compiled at once, and delete files that are not used any more."""
     compile_at_once()
-    with dask.config.set(scheduler="synchronous"):
+    # Otherwise small arrays are transformed whole, without loops.
+    with dask.config.set({"scheduler": "synchronous", "bigfft.planner.small": 0}):
         use_copies()
         use_transforms()
+    use_chirps()
     if "--gpu" in arguments:
         use_copy_threads()
     delete_unused_files()

@@ -72,11 +72,15 @@ def transforms(dtype):
 def test_all_loops_of_transforms_are_stored(needed, dtype):
     loops.use_copies()
     loops.use_transforms()
+    loops.use_chirps()
     stored = set(needed)
     needed.clear()
-    for result in transforms(dtype):
-        result.compute()
-    assert needed
+    for floor in (1, 1 << 20):  # with Bluestein's algorithm, and without
+        with dask.config.set({"bigfft.planner.whole-axis-floor": floor}):
+            for result in transforms(dtype):
+                result.compute()
+    names = {path.partition(":")[2] for path, _ in needed}
+    assert names >= {"copy_rows", "_twiddle_rows", "_chirp_rows", "_filter_values"}
     assert needed <= stored
 
 

@@ -28,7 +28,7 @@ from dask_bigfft.api.plans import make_plan
 from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import functions_of
 from dask_bigfft.errors import PlanError, parse_choice
-from dask_bigfft.gpu.on_gpu import on_own_gpu
+from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.transfer import LazyTransfer
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu
 from dask_bigfft.planner.plan import Plan

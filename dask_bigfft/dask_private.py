@@ -3,17 +3,20 @@
 If a release of dask moves one of them, only this file has to change.
 """
 
+import functools
+import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import dask.array as da
+import numpy as np
 from dask._task_spec import Alias, DataNode, Task, TaskRef, _execute_subgraph
 from dask.array.backends import NumpyBackendEntrypoint, array_creation_dispatch
 from dask.array.core import finalize, slices_from_chunks
 from dask.array.rechunk import old_to_new
-from dask.blockwise import Blockwise
+from dask.blockwise import Blockwise, blockwise_token
 from dask.callbacks import Callback
 from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph, Layer
@@ -82,6 +85,103 @@ def original_of(x: da.Array) -> Any:
         return None
     cuts = [dep.chunks for dep in layer.io_deps.values() if isinstance(dep, ArraySliceDep)]
     return layers[name][name] if cuts == [x.chunks] and len(layer.indices) == 2 else None
+
+
+# --- element-wise operations ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ArrayName:
+    """Array that is an argument of an element-wise call: its name and its number of axes."""
+
+    name: str
+    ndim: int
+
+
+@dataclass(frozen=True)
+class ElementwiseCall:
+    """Call of a function for each block, with blocks of arrays that broadcast to it.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    arguments : tuple
+        In order; blocks of arrays are an `ArrayName`, all others are values.
+    keywords : mapping
+        Keywords of the function.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+
+def elementwise_call(layer: Any) -> ElementwiseCall | None:
+    """Return the call that a layer of a graph makes for each block.
+
+    None if the layer is of another kind, or blocks are not at the places of their result.
+    """
+    if not isinstance(layer, Blockwise) or layer.io_deps or layer.new_axes or layer.concatenate:
+        return None
+    references = [getattr(argument, "key", None) for argument in layer.task.args]
+    if references != [blockwise_token(number) for number in range(len(layer.indices))]:
+        return None
+    arguments: list[Any] = []
+    for value, index in layer.indices:
+        if index is None:
+            if isinstance(value, TaskRef | Alias | DataNode | Task):
+                return None  # a value that is computed
+            arguments.append(value)
+            continue
+        first_index = len(layer.output_indices) - len(index)
+        if tuple(index) != layer.output_indices[first_index:]:
+            return None
+        arguments.append(ArrayName(str(value), len(index)))
+    return ElementwiseCall(layer.task.func, tuple(arguments), layer.task.kwargs)
+
+
+def rechunk_source(graph: HighLevelGraph, name: str) -> str | None:
+    """Return the name of the array from which dask's `rechunk` made another one; else None."""
+    sources = graph.dependencies.get(name, ())
+    if not name.startswith("rechunk-") or len(sources) != 1:
+        return None
+    (source,) = sources
+    return source
+
+
+def stored_blocks(layer: Any, name: str) -> dict[tuple[int, ...], Any] | None:
+    """Return the blocks of an array that are NumPy arrays in its layer, by index; else None."""
+    if layer is None or not layer.is_materialized():
+        return None
+    blocks: dict[tuple[int, ...], Any] = {}
+    for key, node in layer.items():
+        block = getattr(node, "value", node)
+        if type(block) is not np.ndarray or not isinstance(key, tuple) or key[0] != name:
+            return None
+        blocks[key[1:]] = block
+    return blocks
+
+
+@functools.cache
+def reads_elementwise_graphs() -> bool:
+    """Return whether graphs of this release of dask are read right, by a small one."""
+    if ARRAY_EXPRESSIONS:
+        return False
+    values = np.arange(6.0).reshape(2, 3)
+    array = da.from_array(values, chunks=(1, 3))
+    difference = 2 - array.rechunk((2, 3))
+    graph = difference.dask
+    call = elementwise_call(graph.layers[difference.name])
+    if call is None or call.function is not operator.sub or len(call.arguments) != 2:
+        return False
+    number, operand = call.arguments
+    if number != 2 or not isinstance(operand, ArrayName) or operand.ndim != 2:
+        return False
+    if rechunk_source(graph, operand.name) != array.name:
+        return False
+    blocks = stored_blocks(graph.layers[array.name], array.name) or {}
+    return list(blocks) == [(0, 0), (1, 0)] and np.array_equal(blocks[1, 0], values[1:])
 
 
 # --- arrays that are expressions -------------------------------------------------------------

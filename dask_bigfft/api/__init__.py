@@ -3,6 +3,7 @@
 ::
 
     calls        normalises a call, and returns the dask array
+    captures     makes one plan of a transform, an element-wise expression, and the transform back
     plans        makes a request of the arguments, and gives it to the strategies of `planner`
     arguments    parses each argument
     slicing      makes transforms of slices of a result, where arrays are expressions

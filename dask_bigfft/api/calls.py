@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, update_wrapper
 from typing import (
-    TYPE_CHECKING,
     Any,
     Concatenate,
     Literal,
@@ -26,9 +25,10 @@ import numpy as np
 
 from dask_bigfft import config
 from dask_bigfft.api.arguments import Extras, parse_array, parse_options
-from dask_bigfft.api.plans import make_plan
+from dask_bigfft.api.captures import captured
+from dask_bigfft.api.plans import described, make_plan, reader_of
 from dask_bigfft.api.slicing import Slicing, slicing_of
-from dask_bigfft.dask_private import functions_of, is_expression, original_of
+from dask_bigfft.dask_private import functions_of, is_expression
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.graph.layer import origin, transformed_array
 from dask_bigfft.kernels.views import empty_like
@@ -39,9 +39,6 @@ from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
 from dask_bigfft.planner.shifted import is_whole, rearranging_plan, shift_of, shifted_plan
 from dask_bigfft.transforms.layout import Layout
 from dask_bigfft.transforms.spec import parse_name, parse_scale, takes_axes
-
-if TYPE_CHECKING:
-    from dask_bigfft.storage.sources import Reader
 
 N = SupportsIndex | None
 S = Sequence[SupportsIndex | None] | None
@@ -236,10 +233,15 @@ def transform(
         lengths,
         axes,
         norm,
-        stored=_described(array),
+        stored=described(array),
         **extras,
     )
-    source, plan = take_over(array, plan)
+    capture = captured(array, plan, extras)
+    if capture.transfer is not None:
+        return _lazily(capture.array, capture.plan, transfer=capture.transfer)
+    if capture.spectrum is not None:
+        capture.spectrum.is_transformed = True
+    source, plan = take_over(array, capture.plan)
     slicing = slicing_of(extras) if is_expression(array) else None
     return _lazily(source, plan, slicing)
 
@@ -309,26 +311,17 @@ def transform_as_planned(
     return _lazily(array, given)
 
 
-def _reader(array: da.Array) -> "Reader | None":
-    """Return a reader of an array's files, if it is read from there and not in memory."""
-    original = original_of(array)
-    if isinstance(original, np.ndarray | None):
-        return None
+def _lazily(
+    array: da.Array,
+    plan: Plan,
+    slicing: Slicing | None = None,
+    transfer: Any = None,
+) -> da.Array:
+    """Return the lazy result of a plan, which may read its array from files.
 
-    from dask_bigfft.storage.sources import stored_reader
-
-    return stored_reader(original, array)
-
-
-def _described(array: da.Array) -> Stored | None:
-    """Return the layout of an array in its files, if it can be read from there."""
-    reader = _reader(array)
-    return None if reader is None else reader.described
-
-
-def _lazily(array: da.Array, plan: Plan, slicing: Slicing | None = None) -> da.Array:
-    """Return the lazy result of a plan, which may read its array from files."""
-    reader = _reader(array) if plan.from_rows else None
+    `transfer` is as in `transformed_array`.
+    """
+    reader = reader_of(array) if plan.from_rows else None
     place = None
     if reader is not None:
         from dask_bigfft.carriers.disk import scratch_place
@@ -338,6 +331,7 @@ def _lazily(array: da.Array, plan: Plan, slicing: Slicing | None = None) -> da.A
         array,
         plan,
         place,
+        transfer,
         slicing=slicing,
     )
     is_half_precision = array.dtype.char == "e"  # in any byte order
@@ -481,7 +475,7 @@ def plan_of_stored(
     )
     array = parse_array(a, kind)
     parse_options(extras, Extras)
-    stored = stored or _described(array)
+    stored = stored or described(array)
     plan = make_plan(
         array,
         kind,
@@ -492,7 +486,10 @@ def plan_of_stored(
         writing=writing,
         **extras,
     )
-    _, plan = take_over(array, plan)
+    capture = captured(array, plan, extras)
+    if capture.transfer is not None:
+        return capture.plan
+    _, plan = take_over(array, capture.plan)
     return plan
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import dask.array as da
+import numpy as np
 
 from dask_bigfft import config
 from dask_bigfft.api.arguments import (
@@ -17,7 +18,7 @@ from dask_bigfft.api.arguments import (
     parse_rounds,
     refuse_uneven,
 )
-from dask_bigfft.dask_private import ARRAY_EXPRESSIONS
+from dask_bigfft.dask_private import ARRAY_EXPRESSIONS, original_of
 from dask_bigfft.errors import PlanError, parse_flag, raise_invalid
 from dask_bigfft.events import running_client, workers_of
 from dask_bigfft.exchange.gather import all_segmented
@@ -37,8 +38,11 @@ from dask_bigfft.planner.strategies import (
 )
 from dask_bigfft.planner.tile_plan import DeviceSettings
 from dask_bigfft.transforms.layout import Order
-from dask_bigfft.transforms.spec import FactorSpec, TransformSpec, transform_spec
+from dask_bigfft.transforms.spec import FactorSpec, TransformSpec, parse_scale, transform_spec
 from dask_bigfft.transforms.steps import CosineSum
+
+if TYPE_CHECKING:
+    from dask_bigfft.storage.sources import Reader
 
 
 def make_plan(
@@ -71,7 +75,8 @@ def make_plan(
     waves : CosineSum, optional
         Sum over cosines or sines along one axis, in place of an FFT.
     transfer : str
-        Token of the transfer function of an operator, whose forward transform has the name.
+        Token of the transfer function of an operator, whose forward transform has the name. Its
+        inverse transform has the norm.
     factor : FactorSpec, optional
         Lazy array of which the transfer function is made.
     windows_between : mapping, optional
@@ -108,6 +113,7 @@ def make_plan(
         factor,
         windows_between or {},
         lengths_back or {},
+        norm,
     )
     if stored is not None:
         spec = replace(spec, dims=spec.dims or stored.dims)
@@ -188,6 +194,7 @@ def _with_inner_choices(
     factor: FactorSpec | None,
     windows_between: Mapping[int, tuple[int, int]],
     lengths_back: Mapping[int, int],
+    norm: str | None,
 ) -> TransformSpec:
     """Return a transform with the choices of functions that use it, as `make_plan` takes them."""
     if signal_digits is not None:
@@ -210,13 +217,30 @@ def _with_inner_choices(
             name="fourier_filter",
             transfer=transfer,
             factor=factor,
-            scale="full",
+            scale=parse_scale(norm, forward=False),
             windows_between=tuple(
                 (axis, *window) for axis, window in sorted(windows_between.items())
             ),
             lengths_back=tuple(sorted(lengths_back.items())),
         )
     return spec
+
+
+def reader_of(array: da.Array) -> "Reader | None":
+    """Return a reader of an array's files, if it is read from there and not in memory."""
+    original = original_of(array)
+    if isinstance(original, np.ndarray | None):
+        return None
+
+    from dask_bigfft.storage.sources import stored_reader
+
+    return stored_reader(original, array)
+
+
+def described(array: da.Array) -> Stored | None:
+    """Return the layout of an array in its files, if it can be read from there."""
+    reader = reader_of(array)
+    return None if reader is None else reader.described
 
 
 def _request(

@@ -6,6 +6,7 @@ The carrier depends on where the graph runs, which is known when the tasks are b
 
 import threading
 import uuid
+import weakref
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -171,6 +172,10 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         self.plan = recipe.plan
         #: Whether no other layer reads the blocks between rounds.
         self.is_private = True
+        #: Whether another transform of ours reads the result.
+        self.is_transformed = False
+        #: The array that the user has got.
+        self.array: weakref.ref[da.Array] | None = None
         self._tasks_by_carrier: dict[str, Graph] = {}
         #: The graph that the current thread iterates over.
         self._current = threading.local()
@@ -223,6 +228,11 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
             self.is_private = False
             self._tasks_by_carrier = {}
             self._current = threading.local()
+
+    @property
+    def is_referenced(self) -> bool:
+        """Whether the user still has the array, so that others may come to read it."""
+        return self.array is not None and self.array() is not None
 
     def is_materialized(self) -> bool:
         """Return whether the tasks have been built."""
@@ -317,7 +327,7 @@ def transformed_array(
             transfer,
             slicing,
         )
-        return cut_blocks(core, plan.chunks)
+        return _as_result_of(core, cut_blocks(core, plan.chunks))
     blocks_on_gpus = is_on_gpu(x._meta)
     carrier = requested_carrier(carrier, plan, blocks_on_gpus)
     carrier_class = carrier_type(carrier)
@@ -381,6 +391,7 @@ def _with_layer(
         chunks=plan.chunks,
         meta=recipe.meta(x._meta),
     )
+    _as_result_of(array, array)
     return finished_by(
         array,
         assembled,
@@ -396,6 +407,14 @@ def _factor_blocks(transfer: LazyTransfer, plan: Plan) -> Any:
         return transfer.array.rechunk(-1)
     axes = range(len(transfer.spec.chunks))
     return transfer.array[tuple(slice(None) if axis in operand.axes else 0 for axis in axes)]
+
+
+def _as_result_of(core: da.Array, array: da.Array) -> da.Array:
+    """Return the array that the user gets of a plan's blocks, which their layer remembers."""
+    layer = None if is_expression(core) else core.dask.layers.get(core.name)
+    if isinstance(layer, PlanLayer):
+        layer.array = weakref.ref(array)
+    return array
 
 
 @dataclass(frozen=True)

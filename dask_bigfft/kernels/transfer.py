@@ -43,14 +43,24 @@ class AxisOnTile:
     middle: int | None
 
 
-class TileTransfer(Protocol):
-    """Transfer function at the frequencies of a tile."""
+class TileTransfer:
+    """Transfer function at the frequencies of a tile.
+
+    A subclass has the `values` that multiply the spectrum, or replaces it by another function of it
+    in `multiply`.
+    """
 
     def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
         """Return the values in a part of the spectrum of the tile, which broadcast against it.
 
         They have the precision of the spectrum's dtype, and may be real.
         """
+        raise NotImplementedError
+
+    def multiply(self, spectrum: Array, part: Slices) -> None:
+        """Multiply a part of the spectrum of the tile, in place."""
+        values = self.values(part, spectrum.dtype)
+        np.multiply(spectrum[part], values, out=spectrum[part])
 
     def require_finite(self) -> None:
         """Wait for a device, and raise an error if values there were not finite.
@@ -142,8 +152,7 @@ class BoundTransfer:
             if bands.is_outside(part):
                 spectrum[part] = 0
                 continue
-            values = tile_transfer.values(part, spectrum.dtype)
-            np.multiply(spectrum[part], values, out=spectrum[part])
+            tile_transfer.multiply(spectrum, part)
         bands.clear_others(spectrum)
         if not tile.flags.c_contiguous and not np.may_share_memory(spectrum, tile):
             tile[...] = spectrum.reshape(tile.shape)
@@ -299,7 +308,7 @@ class TransferBlock:
 
 
 @dataclass(frozen=True, eq=False)
-class StoredOnTile:
+class StoredOnTile(TileTransfer):
     """Values of an array at the places of a tile.
 
     Parameters
@@ -323,9 +332,6 @@ class StoredOnTile:
         require_finite(values)
         on_device: Array = np.asarray(in_precision(values, dtype), like=self.like)
         return on_device
-
-    def require_finite(self) -> None:
-        """Do nothing: the values were checked in host memory."""
 
 
 def require_finite(values: Array) -> None:

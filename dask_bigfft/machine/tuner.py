@@ -28,7 +28,7 @@ from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.kernels.libraries import LIBRARIES, version_of
-from dask_bigfft.kernels.transfer import LazyTransfer
+from dask_bigfft.kernels.transfer import LazyTransfer, TileTransfer
 from dask_bigfft.machine.environment import device_software, workers_place
 from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.plan import Plan
@@ -192,7 +192,7 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
 
 
 @dataclass(frozen=True)
-class _ConstantOnTile:
+class _ConstantOnTile(TileTransfer):
     """Transfer function 1 on a tile; `like` is an array on its device."""
 
     like: Any
@@ -200,9 +200,6 @@ class _ConstantOnTile:
     def values(self, part: tuple[slice, ...], dtype: Any) -> Any:
         """Return a value for each axis."""
         return np.ones((1,) * len(part), np.empty(0, dtype).real.dtype, like=self.like)
-
-    def require_finite(self) -> None:
-        """Do nothing: 1 is finite."""
 
 
 @dataclass(frozen=True)

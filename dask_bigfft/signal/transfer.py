@@ -24,6 +24,7 @@ from dask_bigfft.kernels.transfer import (
     AxisOnTile,
     LazyTransfer,
     Slices,
+    TileTransfer,
     broadcast_part,
     in_host_memory,
     in_precision,
@@ -121,7 +122,7 @@ class TransferFunction:
         return values.reshape((1,) * (frequencies[0].ndim - values.ndim) + values.shape)
 
 
-class FunctionOnTile:
+class FunctionOnTile(TileTransfer):
     """Values of a `TransferFunction` at the frequencies of a tile.
 
     No value of a device is waited for before `require_finite`.
@@ -389,7 +390,7 @@ class TransferInMemory:
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayOnTile:
+class ArrayOnTile(TileTransfer):
     """Values of a `TransferInMemory` at the frequencies of a tile.
 
     Parameters
@@ -414,9 +415,6 @@ class ArrayOnTile:
         values = in_precision(self.transfer.values(own_indices), dtype)
         on_device: Array = np.asarray(values, like=self.like)
         return on_device
-
-    def require_finite(self) -> None:
-        """Do nothing: the values were checked in host memory."""
 
 
 def try_function(transfer: TransferFunction, ndim: int, real: bool) -> None:

@@ -489,11 +489,17 @@ Scale = Literal["none", "ortho", "full"]
 
 
 def _bearer(program: AxisProgram) -> Step:
-    """Return the best step for the division: the last chirp, the first twiddle or the last FFT."""
+    """Return the best step for the division: the last chirp, the first twiddle or the last FFT.
+
+    In operators it is behind the product, which may not be linear.
+    """
     last = program.steps[-1]
     if last.chirp_out is not None:
         return last
-    return next((step for step in program.steps if step.twiddle is not None), last)
+    for step in program.steps:
+        if step.twiddle is not None and step.target.stage == last.target.stage:
+            return step
+    return last
 
 
 def divided(

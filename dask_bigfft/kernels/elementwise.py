@@ -1,0 +1,194 @@
+"""Element-wise expressions of a spectrum, which operators evaluate tile by tile.
+
+An expression is a list of calls. Each names its arguments: the spectrum, a factor, or the result of
+an earlier call. A call gets the values at the frequencies of a part of a tile, so that results of
+calls stay in a core's cache::
+
+    spectrum, h -> difference = subtract(spectrum, h) -> product = multiply(difference, h)
+
+Where a real axis is split, the spectrum has frequencies of both signs along it, but factors only of
+one. At the others the expression is evaluated for the conjugate of the spectrum and for the factors
+at the opposite frequency. Its value there is the conjugate of that.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dask_bigfft.arrays import Array
+from dask_bigfft.kernels.transfer import (
+    AxisOnTile,
+    Slices,
+    TileTransfer,
+    broadcast_part,
+    in_host_memory,
+    taken,
+)
+
+#: Name of the spectrum in an expression.
+SPECTRUM = "<spectrum>"
+
+
+@dataclass(frozen=True)
+class Named:
+    """Argument of a call: the spectrum, a factor or the result of a call, by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """Call of an element-wise function.
+
+    Parameters
+    ----------
+    result : str
+        Name of the result.
+    function : callable
+        A ufunc, or another function of arrays that broadcast against each other.
+    arguments : tuple
+        `Named` values, and values themselves.
+    keywords : mapping
+        Keywords of the function.
+    """
+
+    result: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Expression:
+    """Element-wise expression of a spectrum.
+
+    Parameters
+    ----------
+    calls : tuple of Call
+        In order; the last one returns the value of the expression.
+    factors : mapping of str to ndarray
+        Arrays in natural order by name, with as many axes as the spectrum. Each axis has the length
+        of the spectrum, or length 1.
+    lengths : mapping of int to int
+        Length N of the transform along each transformed axis.
+    halved : int, optional
+        Axis of which the spectrum and the factors have half of the frequencies.
+    scale : float
+        What the spectrum of a tile is multiplied by before.
+    """
+
+    calls: tuple[Call, ...]
+    factors: Mapping[str, Array]
+    lengths: Mapping[int, int]
+    halved: int | None
+    scale: float = 1.0
+
+    def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "ExpressionOnTile":
+        """Return the expression at the frequencies of a tile; see `kernels.transfer`."""
+        indices = {axis: in_host_memory(own.indices) for axis, own in axes.items()}
+        return ExpressionOnTile(self, indices, like)
+
+    @cached_property
+    def uses(self) -> Counter[str]:
+        """Number of arguments of all calls that each named value is."""
+        arguments = itertools.chain(*(call.arguments for call in self.calls))
+        return Counter(argument.name for argument in arguments if isinstance(argument, Named))
+
+    def value(self, spectrum: Array, factors: Mapping[str, Array]) -> Array:
+        """Return the value of the expression, given the values of the spectrum and of factors.
+
+        Values are freed after their last use.
+        """
+        values: dict[str, Any] = {SPECTRUM: spectrum, **factors}
+        uses = self.uses.copy()
+        value: Array = spectrum
+        for call in self.calls:
+            arguments = []
+            for argument in call.arguments:
+                if not isinstance(argument, Named):
+                    arguments.append(argument)
+                    continue
+                arguments.append(values[argument.name])
+                uses[argument.name] -= 1
+                if not uses[argument.name]:
+                    del values[argument.name]
+            value = call.function(*arguments, **call.keywords)
+            values[call.result] = value
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class ExpressionOnTile(TileTransfer):
+    """Expression of a spectrum at the frequencies of a tile.
+
+    Parameters
+    ----------
+    expression : Expression
+        The expression.
+    indices : mapping of int to ndarray
+        Indices of the frequencies along each axis, in host memory.
+    like : array
+        Array on the device of the tile.
+    """
+
+    expression: Expression
+    indices: Mapping[int, Array]
+    like: Array
+
+    def multiply(self, spectrum: Array, part: Slices) -> None:
+        """Replace a part of the spectrum of the tile, in place, by the value of the expression."""
+        expression = self.expression
+        indices = {axis: own[broadcast_part(part, axis)] for axis, own in self.indices.items()}
+        values = spectrum[part]
+        if expression.scale != 1:
+            values = values * values.real.dtype.type(expression.scale)
+        is_negative = self._is_negative(indices)
+        if is_negative is None:
+            factors = self._factors(indices)
+            spectrum[part] = expression.value(values, factors)
+            return
+        on_device = np.asarray(is_negative, like=self.like)
+        factors = self._factors_of_both_signs(indices, is_negative)
+        values = np.where(on_device, np.conj(values), values)
+        value = expression.value(values, factors)
+        spectrum[part] = np.where(on_device, np.conj(value), value)
+
+    def _is_negative(self, indices: Mapping[int, Array]) -> Array | None:
+        """Return whether frequencies along the halved axis are negative; None if none is."""
+        halved = self.expression.halved
+        if halved is None:
+            return None
+        is_negative: Array = indices[halved] > self.expression.lengths[halved] // 2
+        return is_negative if is_negative.any() else None
+
+    def _factors(self, indices: Mapping[int, Array]) -> dict[str, Array]:
+        """Return the factors at some frequencies, on the device of the tile."""
+        factors: dict[str, Array] = {}
+        for name, factor in self.expression.factors.items():
+            factors[name] = np.asarray(taken(factor, indices), like=self.like)
+        return factors
+
+    def _factors_of_both_signs(
+        self,
+        indices: Mapping[int, Array],
+        is_negative: Array,
+    ) -> dict[str, Array]:
+        """Return the factors, with those at the opposite frequency where one is negative."""
+        opposite = dict(indices)
+        for axis, length in self.expression.lengths.items():
+            opposite[axis] = -indices[axis] % length
+        halved = self.expression.halved
+        assert halved is not None
+        half = self.expression.lengths[halved] // 2
+        positive = {**indices, halved: np.minimum(indices[halved], half)}
+        opposite[halved] = np.minimum(opposite[halved], half)
+        factors: dict[str, Array] = {}
+        for name, factor in self.expression.factors.items():
+            values = np.where(is_negative, taken(factor, opposite), taken(factor, positive))
+            factors[name] = np.asarray(values, like=self.like)
+        return factors

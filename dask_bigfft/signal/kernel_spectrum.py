@@ -28,7 +28,13 @@ import numpy as np
 
 from dask_bigfft.arrays import Array, Ints
 from dask_bigfft.kernels.libraries import Call, FFTLibrary, get_library
-from dask_bigfft.kernels.transfer import AxisOnTile, Slices, broadcast_part, in_host_memory
+from dask_bigfft.kernels.transfer import (
+    AxisOnTile,
+    Slices,
+    TileTransfer,
+    broadcast_part,
+    in_host_memory,
+)
 from dask_bigfft.kernels.twiddle import twiddle, unit_roots
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan
@@ -319,7 +325,7 @@ class KernelSpectrum:
 
 
 @dataclass(frozen=True, eq=False)
-class KernelOnTile:
+class KernelOnTile(TileTransfer):
     """Spectrum of a kernel at the frequencies of a tile.
 
     Parameters
@@ -366,9 +372,6 @@ class KernelOnTile:
             sums = np.matmul(lines, phases.astype(dtype, copy=False))
             values = np.moveaxis(sums, -1, axis)
         return np.conj(values) if self.kernel.conjugated else values
-
-    def require_finite(self) -> None:
-        """Do nothing: the samples were checked in host memory."""
 
 
 def is_small(plan: Plan, shape: tuple[int, ...]) -> bool:

@@ -1,4 +1,11 @@
-"""All private names of the package dask-array, imported when an array of it is transformed."""
+"""All private names of the package dask-array, imported when an array of it is transformed.
+
+Its tables of expressions show the name of a node's class. So each transform has a class of its
+name, an attribute of this module.
+"""
+
+from functools import cache
+from typing import Any
 
 from dask_array import Array
 from dask_array._expr import ArrayExpr
@@ -12,6 +19,19 @@ class Transform(RecipeExpression, ArrayExpr):  # type: ignore[misc, unused-ignor
 
     array_type = Array
     slice_type = SliceSlicesIntegers
+
+
+@cache
+def transform_type(name: str) -> Any:
+    """Return the class of the expressions of a transform, such as ``"rfft2"``."""
+    return type(name, (Transform,), {"__module__": __name__, "__doc__": Transform.__doc__})
+
+
+def __getattr__(name: str) -> Any:
+    """Return the class of a transform, for which pickle asks by its name."""
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return transform_type(name)
 
 
 class Calculation(CalculationExpression, ArrayExpr):  # type: ignore[misc, unused-ignore]

@@ -251,14 +251,15 @@ def expression_array(x: Any, recipe: Any, factor: Any = None) -> Any:
 
     The recipe may need a second array, the factor, of the same kind.
 
-    A recipe has a `plan` with the `chunks` of the result, its `meta` like another array, the `name`
-    of its blocks, given a token, and its `tasks`, given a token and the names of both arrays.
+    A recipe has a `plan` with the name of the transform and the `chunks` of the result, its `meta`
+    like another array, the `name` of its blocks, given a token, and its `tasks`, given a token and
+    the names of both arrays.
     """
     kind: Any
     if is_of_dask_array(x):
-        from dask_bigfft.dask_array_private import Transform
+        from dask_bigfft.dask_array_private import transform_type
 
-        kind = Transform
+        kind = transform_type(recipe.plan.spec.name)
     else:
         kind = _Transform
     return type(x)(kind(x.expr, recipe, None if factor is None else factor.expr))

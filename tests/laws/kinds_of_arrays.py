@@ -207,6 +207,9 @@ def test_plans_progress_and_reports(capsys):
     assert is_right(computed.compute(), np.fft.fft(x, axis=0))
     assert "fft of (64, 6)" in str(dask_bigfft.report(y))
     assert "fft" in (str(y.expr) if IS_EXPRESSION else repr(y))
+    if LIBRARY == "dask_array":
+        y.pprint()
+        assert "└ From" in capsys.readouterr().out.split("fft", 1)[1]
     capsys.readouterr()
 
 

@@ -183,8 +183,9 @@ def _refuse_unwritable(path: str | os.PathLike[str]) -> None:
             kind=ArgumentTypeError,
         )
     file = Path(path).absolute()
-    is_possible = config.is_path(path) and file.parent.is_dir() and not file.is_dir()
-    if not is_possible or not os.access(file.parent, os.W_OK):
+    is_file = config.is_path(path) and not file.is_dir()
+    folder = file.parent
+    if not is_file or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise_invalid("path", str(path), "a file that can be written, in a folder that exists")
 
 
@@ -222,7 +223,9 @@ def _hosts(workers: Workers) -> dict[str, list[str]]:
     """Return the addresses of the workers of each host."""
     hosts: dict[str, list[str]] = {}
     for address, worker in workers.items():
-        hosts.setdefault(str(worker.get("host")), []).append(address)
+        host = str(worker.get("host"))
+        addresses = hosts.setdefault(host, [])
+        addresses.append(address)
     return hosts
 
 
@@ -237,11 +240,14 @@ def _default_sizes(
     """
     sizes = {}
     for addresses in hosts.values():
-        limits = [int(workers[address].get("memory_limit") or 0) for address in addresses]
-        memory_nbytes = sum(limits)
-        host_threads = sum(threads[address] for address in addresses)
-        host_nbytes = min(MOST_NBYTES, max(USUAL_NBYTES, NBYTES_FACTOR * host_threads**2))
-        if memory_nbytes >= PART_OF_MEMORY:  # a worker without a limit has 0
+        memory_nbytes = 0  # which it stays without memory limits
+        host_threads = 0
+        for address in addresses:
+            memory_nbytes += int(workers[address].get("memory_limit") or 0)
+            host_threads += threads[address]
+        host_nbytes = NBYTES_FACTOR * host_threads**2
+        host_nbytes = min(MOST_NBYTES, max(USUAL_NBYTES, host_nbytes))
+        if memory_nbytes >= PART_OF_MEMORY:
             host_nbytes = min(host_nbytes, memory_nbytes // PART_OF_MEMORY)
         for address in addresses:
             sizes[address] = max(LEAST_NBYTES, host_nbytes * threads[address] // host_threads)
@@ -250,5 +256,10 @@ def _default_sizes(
 
 def _common_kernels(on_workers: cluster.CallWorkers, workers: Iterable[str]) -> list[str]:
     """Return the FFT libraries that all workers have, in the order of the first worker."""
-    installed = list(on_workers(usable, dict.fromkeys(workers, ())).values())
-    return [name for name in installed[0] if all(name in names for names in installed)]
+    no_arguments: dict[str, tuple[Any, ...]] = dict.fromkeys(workers, ())
+    versions_of_workers = list(on_workers(usable, no_arguments).values())
+    common_names = []
+    for name in versions_of_workers[0]:
+        if all(name in versions for versions in versions_of_workers):
+            common_names.append(name)
+    return common_names

@@ -85,26 +85,32 @@ def slowest(profiles: Sequence[Profile]) -> Profile:
     speeds_by_library = defaultdict[tuple[str, str], list[LibrarySpeeds]](list)
     for profile in profiles:
         for speeds in profile.libraries:
-            speeds_by_library[speeds.name, speeds.dtype].append(speeds)
+            library = (speeds.name, speeds.dtype)
+            speeds_by_library[library].append(speeds)
     libraries = []
-    for library_speeds in speeds_by_library.values():
-        if len(library_speeds) == len(profiles):
-            libraries.append(_slowest(library_speeds))
+    for speeds_of_workers in speeds_by_library.values():
+        is_everywhere = len(speeds_of_workers) == len(profiles)
+        if is_everywhere:
+            libraries.append(_slowest(speeds_of_workers))
     devices = []
-    for device_profiles in itertools.zip_longest(*(profile.devices for profile in profiles)):
-        devices.append(_slowest([device for device in device_profiles if device is not None]))
+    devices_of_workers = [profile.devices for profile in profiles]
+    for devices_at_place in itertools.zip_longest(*devices_of_workers):
+        existing = [device for device in devices_at_place if device is not None]
+        devices.append(_slowest(existing))
     combined: Profile = _slowest(profiles)
     return replace(combined, libraries=tuple(libraries), devices=tuple(devices))
 
 
 def _slowest(profiles: Sequence[Any]) -> Any:
     """Return the first of several objects, with each number replaced by the slowest one."""
-    worst = {}
-    for name, value in vars(profiles[0]).items():
-        if type(value) in (int, float):
-            values = [getattr(profile, name) for profile in profiles]
-            worst[name] = max(values) if name in LARGER else min(values)
-    return replace(profiles[0], **worst)
+    first = profiles[0]
+    slowest_numbers = {}
+    for name, value in vars(first).items():
+        if type(value) not in (int, float):
+            continue
+        values = [getattr(profile, name) for profile in profiles]
+        slowest_numbers[name] = max(values) if name in LARGER else min(values)
+    return replace(first, **slowest_numbers)
 
 
 def disk_speeds(
@@ -131,20 +137,26 @@ def disk_speeds(
     """
     least = min(nbytes, LEAST_DISK_NBYTES)
     sizes: dict[str, int] = {}
-    for host in hosts.values():
-        sizes |= dict.fromkeys(host, max(least, nbytes // len(host)))
+    for addresses in hosts.values():
+        worker_nbytes = max(least, nbytes // len(addresses))
+        sizes |= dict.fromkeys(addresses, worker_nbytes)
     prefix = f"bigfft-calibration-{uuid.uuid4().hex[:12]}"
-    paths = {address: Path(folder) / f"{prefix}-{i}" for i, address in enumerate(sizes)}
+    paths_and_sizes = {}
+    paths = {}
+    paths_to_remove = {}
+    for number, (address, size) in enumerate(sizes.items()):
+        path = Path(folder) / f"{prefix}-{number}"
+        paths_and_sizes[address] = (path, size)
+        paths[address] = (path,)
+        paths_to_remove[address] = (path, True)  # True: it may be missing
     try:
-        writing = call_workers(
-            written, {address: (paths[address], sizes[address]) for address in paths}
-        )
-        reading = call_workers(was_read, {address: (path,) for address, path in paths.items()})
+        write_seconds = call_workers(written, paths_and_sizes)
+        read_seconds = call_workers(was_read, paths)
     finally:
-        call_workers(Path.unlink, {address: (path, True) for address, path in paths.items()})
+        call_workers(Path.unlink, paths_to_remove)
     return {
-        "write": _slowest_disk(hosts, sizes, writing),
-        "read": _slowest_disk(hosts, sizes, reading),
+        "write": _slowest_disk(hosts, sizes, write_seconds),
+        "read": _slowest_disk(hosts, sizes, read_seconds),
     }
 
 
@@ -155,19 +167,21 @@ def _slowest_disk(
 ) -> float:
     """Return the bytes per second of the slowest host, given bytes and seconds of each worker."""
     speeds = []
-    for host in hosts.values():
-        nbytes = sum(sizes[address] for address in host)
-        speeds.append(nbytes / max(seconds[address] for address in host))
+    for addresses in hosts.values():
+        nbytes = sum(sizes[address] for address in addresses)
+        longest = max(seconds[address] for address in addresses)
+        speeds.append(nbytes / longest)
     return min(speeds)
 
 
 def written(path: Path, nbytes: int) -> float:
     """Write a file of `nbytes` bytes; return the seconds until it is on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = np.random.default_rng(0).bytes(min(nbytes, 1 << 24))
+    part_nbytes = min(nbytes, 1 << 24)
+    part = np.random.default_rng(0).bytes(part_nbytes)
     started = time.perf_counter()
     with path.open("wb") as file:
-        for offset in range(0, nbytes, len(part)):
+        for offset in range(0, nbytes, part_nbytes):
             file.write(part[: nbytes - offset])
         file.flush()
         os.fsync(file.fileno())
@@ -195,25 +209,38 @@ def _ring_seconds(
 
     Each worker has a number of arrays, `pieces`, of `nbytes` each.
     """
-    arrays = []
+    arrays_of_workers = []
     for address in addresses:
-        of_worker = [
-            client.submit(np.ones, nbytes, "u1", workers=[address], pure=False)
-            for _ in range(pieces)
-        ]
-        arrays.append(of_worker)
+        arrays = []
+        for _ in range(pieces):
+            array = client.submit(
+                np.ones,
+                nbytes,
+                "u1",
+                workers=[address],
+                pure=False,
+            )
+            arrays.append(array)
+        arrays_of_workers.append(arrays)
 
     def seconds(receivers: list[str]) -> float:
+        """Return the seconds until each receiver has the arrays at its place in the list."""
         started = time.perf_counter()
-        lengths = [  # a worker fetches the arrays before it counts them
-            client.submit(len, of_worker, workers=[receiver], pure=False)
-            for receiver, of_worker in zip(receivers, arrays, strict=True)
-        ]
+        lengths = []
+        for receiver, arrays in zip(receivers, arrays_of_workers, strict=True):
+            length = client.submit(  # of the list: a worker fetches the arrays in it first
+                len,
+                arrays,
+                workers=[receiver],
+                pure=False,
+            )
+            lengths.append(length)
         client.gather(lengths)
         return time.perf_counter() - started
 
     seconds(addresses)  # waits until all arrays are made
-    return seconds([*addresses[1:], addresses[0]])
+    successors = [*addresses[1:], addresses[0]]
+    return seconds(successors)
 
 
 def network_speeds(
@@ -237,17 +264,22 @@ def network_speeds(
     """
 
     def run_tasks() -> None:
-        client.gather(client.map(abs, range(-TASKS, 0), pure=False))
+        futures = client.map(abs, range(-TASKS, 0), pure=False)
+        client.gather(futures)
 
-    def send(piece_nbytes: int, pieces: int) -> float:
-        return min(_ring_seconds(client, addresses, piece_nbytes, pieces) for _ in range(repeat))
+    def ring_seconds(piece_nbytes: int, pieces: int) -> float:
+        measured = []
+        for _ in range(repeat):
+            measured.append(_ring_seconds(client, addresses, piece_nbytes, pieces))
+        return min(measured)
 
-    speeds = {"sent_task": min(timeit.repeat(run_tasks, repeat=repeat, number=1)) / TASKS}
+    task_seconds = min(timeit.repeat(run_tasks, repeat=repeat, number=1))
+    speeds = {"sent_task": task_seconds / TASKS}
     if len(addresses) < 2:
         return speeds
-    empty = send(1, 1)
-    small = send(1, PIECES)
-    large = send(nbytes, 1)
-    speeds["sent_shard"] = max(0.0, (small - empty) / (PIECES - 1))
-    speeds["network"] = nbytes / max(large - empty, 1e-6)
+    latency = ring_seconds(1, 1)
+    small_seconds = ring_seconds(1, PIECES)
+    large_seconds = ring_seconds(nbytes, 1)
+    speeds["sent_shard"] = max(0.0, (small_seconds - latency) / (PIECES - 1))
+    speeds["network"] = nbytes / max(large_seconds - latency, 1e-6)
     return speeds

@@ -90,6 +90,7 @@ def _bus(device: Device, nbytes: int) -> dict[str, float]:
     target.fill(1)
 
     def speed(source: Array, target: Array) -> float:
+        """Return the bytes per second of a copy to the device, beside one of as many bytes back."""
         loaded = DeviceArray(0, source.shape, "|u1")
         stored = DeviceArray(aligned(nbytes), source.shape, "|u1")
 
@@ -97,20 +98,26 @@ def _bus(device: Device, nbytes: int) -> dict[str, float]:
             device.h2d(up, source, loaded)
             device.d2h(down, stored, target)
 
-        return float(source.nbytes) / _seconds(device, copies)
+        seconds = _seconds(device, copies)
+        return float(source.nbytes) / seconds
 
-    row = min(ROW_NBYTES, nbytes // 4)
-    rows = nbytes // (2 * row)
+    row_nbytes = min(ROW_NBYTES, nbytes // 4)
+    rows = nbytes // (2 * row_nbytes)
 
     def narrow_rows(array: Array) -> Array:
-        return array[: rows * 2 * row].reshape(rows, 2 * row)[:, :row]
+        """Return the first half of every two rows: rows with gaps as long as they are."""
+        two_rows = array[: rows * 2 * row_nbytes].reshape(rows, 2 * row_nbytes)
+        return two_rows[:, :row_nbytes]
 
     wide = speed(source, target)
-    narrow = speed(narrow_rows(source), narrow_rows(target))
+    narrow_source = narrow_rows(source)
+    narrow_target = narrow_rows(target)
+    narrow = speed(narrow_source, narrow_target)
+    extra_seconds = row_nbytes / narrow - row_nbytes / wide
     return {
         "h2d": wide,
         "d2h": wide,
-        "run": max(0.0, row / narrow - row / wide),
+        "run": max(0.0, extra_seconds),
     }
 
 
@@ -133,8 +140,9 @@ def _compute(device: Device, nbytes: int) -> dict[str, float]:
         return _seconds(device, scale, count)
 
     call_seconds = scaling_seconds(16, 64 * COUNT)
-    memory_speed = 32 * elements / scaling_seconds(elements, COUNT)
-    speeds = {"call": call_seconds, "memory": memory_speed}
+    pass_seconds = scaling_seconds(elements, COUNT)
+    pass_nbytes = 2 * 16 * elements  # read and written
+    speeds = {"call": call_seconds, "memory": pass_nbytes / pass_seconds}
     n = min(LENGTH, elements)
     lines = elements // n
     values = DeviceArray(0, (lines, n), "<c16")

@@ -78,8 +78,12 @@ class Problem(NamedTuple):
         if self.kind == "rfftn":
             value_dtype = np.empty(0, dtype).real.dtype
         first, *others = self.shape
-        chunks = (-(-first // self.blocks), *others)
-        array: da.Array = da.ones(self.shape, chunks=chunks, dtype=value_dtype)
+        rows = -(-first // self.blocks)
+        array: da.Array = da.ones(
+            self.shape,
+            chunks=(rows, *others),
+            dtype=value_dtype,
+        )
         return array
 
 
@@ -284,15 +288,18 @@ def _fitted_ratios(
     usual_prices: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
     """Return the fitted prices of some columns, divided by their usual ones."""
-    rows = []
-    for run in runs:
-        rows.append([_price(run, library, name, threads) for library, name in columns])
-    seconds = np.array([max(run.seconds, 1e-9) for run in runs])
-    # In units of the priors, each of which is an additional, weak observation.
-    observations = np.array(rows) * usual_prices / seconds[:, None]
+    seconds = np.empty((len(runs), len(columns)))  # of each run per unit of each price
+    for number, run in enumerate(runs):
+        for place, (library, name) in enumerate(columns):
+            seconds[number, place] = _price(run, library, name, threads)
+    measured_seconds = np.array([max(run.seconds, 1e-9) for run in runs])
+    # In units of the usual prices and of the measured seconds, the sum of a row is to be 1.
+    observations = seconds * usual_prices / measured_seconds[:, None]
+    # Each price is to be the usual one, which is an additional, weak observation.
     priors = PRIOR * np.eye(len(columns))
+    matrix = np.vstack([observations, priors])
     expected = np.repeat([1.0, PRIOR], [len(runs), len(columns)])
-    ratios, _ = nnls(np.vstack([observations, priors]), expected)
+    ratios, _ = nnls(matrix, expected)
     return np.asarray(ratios)
 
 
@@ -304,7 +311,8 @@ def _check_speeds(
 ) -> dict[str, float]:
     """Return the speeds of checks, from the time that they add to a transform of a plane."""
     plane = problems(elements, threads, few=True)[0]
-    nbytes = 2 * 16 * math.prod(plane.shape) / threads  # read and written in one thread
+    thread_elements = math.prod(plane.shape) / threads
+    nbytes = 2 * 16 * thread_elements  # read and written
 
     def seconds(verify: Verify) -> float:
         run = _run(
@@ -319,6 +327,7 @@ def _check_speeds(
     plain_seconds = seconds("none")
 
     def speed(verify: Verify) -> float:
-        return nbytes / max(seconds(verify) - plain_seconds, 0.01 * plain_seconds)
+        added_seconds = seconds(verify) - plain_seconds
+        return nbytes / max(added_seconds, 0.01 * plain_seconds)
 
     return {"energy": speed("energy"), "checksum": speed("checksum")}

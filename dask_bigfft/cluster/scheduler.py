@@ -12,6 +12,7 @@ metrics of workers. `dashboard` uses its Bokeh application.
 
 import contextlib
 import functools
+import itertools
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -85,45 +86,59 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
     def _collect(self) -> None:
         """Read the workers' last heartbeats."""
         for address, worker in self.scheduler.workers.items():
-            counters = worker.metrics.get(METRIC, {}).get("counters", {})
-            self.seen.setdefault(address, {}).update(counters)
+            metrics = worker.metrics.get(METRIC, {})
+            plans = self.seen.setdefault(address, {})
+            plans.update(metrics.get("counters", {}))
+        # Runs that are no longer followed are forgotten, and workers without any.
+        followed = self.board.runs
         seen = {}
         for address, plans in self.seen.items():
-            known_plans = {token: rows for token, rows in plans.items() if token in self.board.runs}
             if plans:
-                seen[address] = known_plans
+                seen[address] = {token: plans[token] for token in plans if token in followed}
         self.seen = seen
 
     def state(self) -> dict[str, Any]:
         """Return all runs, the latest last, and all workers, as names and numbers."""
         self._collect()
+        workers = []
+        for address, worker in self.scheduler.workers.items():
+            workers.append(self._worker(address, worker))
         return {
             "time": time.time(),
             "version": own_version(),
             "runs": [self._run(run) for run in self.board.runs.values()],
-            "workers": [self._worker(a, w) for a, w in self.scheduler.workers.items()],
+            "workers": workers,
         }
 
     def _run(self, run: PlanProgress) -> dict[str, Any]:
         """Return the summary of a run, with its phases and the work of each worker in rounds."""
-        places: dict[str, PlanRecord] = {}
+        records: dict[str, PlanRecord] = {}
         for address, plans in self.seen.items():
             if run.token in plans:
-                totals = {(name, i): Total(*sums) for name, i, *sums in plans[run.token]}
-                places[address] = PlanRecord(totals)
-        report = RunReport(run.plan, run.token, places)
+                records[address] = _record_of(plans[run.token])
+        report = RunReport(run.plan, run.token, records)
         balance = {}
-        for address, record in places.items():
-            rounds = [total for (name, _), total in record.totals.items() if name == "round"]
+        for address, record in records.items():
+            nbytes = 0
+            seconds = 0.0
+            for (name, _), total in record.totals.items():
+                if name == "round":
+                    nbytes += total.nbytes
+                    seconds += total.seconds
             balance[address] = {
-                "nbytes": sum(total.nbytes for total in rounds) // report.runs,
-                "seconds": sum(total.seconds for total in rounds) / report.runs,
+                "nbytes": nbytes // report.runs,
+                "seconds": seconds / report.runs,
             }
-        phases = [
-            asdict(row) | {"bytes_per_thread_second": row.bytes_per_thread_second}
-            for row in report.rows
-        ]
-        return {**run.summary(), "phases": phases, "balance": balance}
+        phases = []
+        for row in report.rows:
+            phase = asdict(row)
+            phase["bytes_per_thread_second"] = row.bytes_per_thread_second
+            phases.append(phase)
+        return {
+            **run.summary(),
+            "phases": phases,
+            "balance": balance,
+        }
 
     def _worker(self, address: str, worker: Any) -> dict[str, Any]:
         """Return what is known about a worker, by its last heartbeat."""
@@ -140,6 +155,14 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
             "devices": devices.get("devices", []),
             "devices_in_use": devices.get("in_use", 0),
         }
+
+
+def _record_of(rows: Iterable[list[Any]]) -> PlanRecord:
+    """Return the measurements of a plan from rows of name, index and sums, as in a heartbeat."""
+    totals = {}
+    for name, index, *sums in rows:
+        totals[name, index] = Total(*sums)
+    return PlanRecord(totals)
 
 
 def to_run(tasks: Mapping[Any, Any], results: Iterable[Any]) -> list[tuple[Any, Any]]:
@@ -229,30 +252,48 @@ def samples(state: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], dic
     """Yield kind, labels and values of gauges."""
     for run in state["runs"]:
         total = run["bytes_total"]
-        values = {name: run[name] for name in ("bytes_per_second", "flops_per_second")}
-        values["share"] = run["bytes_done"] / total if total else 0.0
-        values["left_seconds"] = run["left"] or 0.0
-        labels = {"plan": run["token"], "name": run["name"], "state": run["state"]}
+        labels = {
+            "plan": run["token"],
+            "name": run["name"],
+            "state": run["state"],
+        }
+        values = {
+            "bytes_per_second": run["bytes_per_second"],
+            "flops_per_second": run["flops_per_second"],
+            "share": run["bytes_done"] / total if total else 0.0,
+            "left_seconds": run["left"] or 0.0,
+        }
         yield "run", labels, values
-        for row in run["phases"]:
+        for phase in run["phases"]:
             labels = {
                 "plan": run["token"],
-                "phase": row["phase"],
-                "index": str(row["index"]),
+                "phase": phase["phase"],
+                "index": str(phase["index"]),
             }
-            yield "phase", labels, {"bytes": row["nbytes"], "thread_seconds": row["seconds"]}
+            values = {
+                "bytes": phase["nbytes"],
+                "thread_seconds": phase["seconds"],
+            }
+            yield "phase", labels, values
     for worker in state["workers"]:
-        arena = worker["arena"]
-        sizes = {name: arena.get(name, 0) for name in ("allocated_bytes", "idle_bytes")}
-        yield "arena", {"worker": worker["address"]}, sizes
+        labels = {"worker": worker["address"]}
+        values = {
+            "allocated_bytes": worker["arena"].get("allocated_bytes", 0),
+            "idle_bytes": worker["arena"].get("idle_bytes", 0),
+        }
+        yield "arena", labels, values
         for place, device in enumerate(worker["devices"]):
             labels = {
                 "worker": worker["address"],
                 "device": str(place),
                 "name": device["name"],
             }
-            memory = {"memory_bytes": device["memory"], "budget_bytes": device["budget"]}
-            yield "device", labels, {"busy_share": device["busy_share"], **memory}
+            values = {
+                "busy_share": device["busy_share"],
+                "memory_bytes": device["memory"],
+                "budget_bytes": device["budget"],
+            }
+            yield "device", labels, values
 
 
 #: Plugins of all schedulers of this process whose gauges Prometheus gets.
@@ -265,14 +306,15 @@ class Gauges:
     def collect(self) -> Iterable[Any]:
         """Return the current gauges."""
         families: dict[str, Any] = {}
-        for plugin in tuple(_exported):
-            for kind, labels, values in samples(plugin.state()):
-                for name, value in values.items():
-                    title = f"bigfft_{kind}_{name}"
-                    if title not in families:
-                        text = f"{kind}: {name}".replace("_", " ")
-                        families[title] = GaugeMetricFamily(title, text, labels=list(labels))
-                    families[title].add_metric(list(labels.values()), value)
+        states = [plugin.state() for plugin in tuple(_exported)]
+        for kind, labels, values in itertools.chain.from_iterable(map(samples, states)):
+            for name, value in values.items():
+                title = f"bigfft_{kind}_{name}"
+                if title not in families:
+                    text = f"{kind}: {name}".replace("_", " ")
+                    families[title] = GaugeMetricFamily(title, text, labels=list(labels))
+                family = families[title]
+                family.add_metric(list(labels.values()), value)
         return families.values()
 
 

@@ -81,15 +81,22 @@ class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         """Prefault buffers of the size of blocks, and one for the remaining bytes."""
         configure_arena(worker)
         prefault, pinned, block = self.numbers
-        pinned = pinned if pinned and dispatch.leases() is not None else 0
-        for nbytes in filter(None, (pinned, prefault)):
+        amounts = []
+        if pinned and dispatch.leases() is not None:
+            amounts.append(pinned)
+        if prefault:
+            amounts.append(prefault)
+        arena = default_arena()
+        threads = worker.state.nthreads
+        for nbytes in amounts:
             count, remaining_nbytes = divmod(nbytes, block)
-            default_arena().prefault(block, count=count, threads=worker.state.nthreads)
-            default_arena().prefault(remaining_nbytes, threads=worker.state.nthreads)
+            arena.prefault(block, count=count, threads=threads)
+            arena.prefault(remaining_nbytes, threads=threads)
 
     def teardown(self, worker: Any) -> None:
         """Free idle memory."""
-        if any(self.numbers[:2]):
+        prefault, pinned, _ = self.numbers
+        if prefault or pinned:
             default_arena().trim()
 
 
@@ -105,8 +112,10 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         add_sink(digest)
         #: Time of the last heartbeat of each device, and its busy seconds until then.
         self._told: dict[int, tuple[float, float]] = {}
-        await asyncio.get_running_loop().run_in_executor(None, self._prepare, worker)
-        worker.metrics |= {METRIC: self.metrics, dispatch.METRIC: self.device_metrics}
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._prepare, worker)
+        worker.metrics[METRIC] = self.metrics
+        worker.metrics[dispatch.METRIC] = self.device_metrics
         memory_of_worker(worker)
         watch_worker(worker)
 
@@ -131,10 +140,15 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         now = time.perf_counter()
         devices = []
         for place, use in enumerate(dispatch.uses()):
-            then, busy = self._told.get(place, (now, use["busy_seconds"]))
-            share = (use["busy_seconds"] - busy) / (now - then) if now > then else 0.0
-            self._told[place] = now, use["busy_seconds"]
-            devices.append(use | {"busy_share": min(1.0, max(0.0, share))})
+            busy_seconds = use["busy_seconds"]
+            last_time, last_busy_seconds = self._told.get(place, (now, busy_seconds))
+            self._told[place] = (now, busy_seconds)
+            share = 0.0
+            if now > last_time:
+                share = (busy_seconds - last_busy_seconds) / (now - last_time)
+            device = dict(use)
+            device["busy_share"] = min(1.0, max(0.0, share))
+            devices.append(device)
         return {"devices": devices, "in_use": dispatch.in_use()}
 
     def teardown(self, worker: Any) -> None:

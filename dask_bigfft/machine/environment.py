@@ -52,25 +52,28 @@ def cluster_place(workers: Iterable[Mapping[str, Any]]) -> str:
     >>> cluster_place([{"host": "a", "nthreads": 2}, {"host": "b", "nthreads": 2}])
     '2f4e00787d'
     """
-    hosts: list[tuple[str, int]] = []
+    threads_of_hosts: list[tuple[str, int]] = []
     for worker in workers:
         host = str(worker.get("host"))
         threads = int(worker.get("nthreads", 1))
-        hosts.append((host, threads))
-    text = json.dumps(sorted(hosts))
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+        threads_of_hosts.append((host, threads))
+    threads_of_hosts.sort()
+    text = json.dumps(threads_of_hosts)
+    digest = hashlib.sha256(text.encode())
+    return digest.hexdigest()[:10]
 
 
 def profile_path(place: str = "") -> Path:
     """Return the path of the profile of this machine, or of a cluster."""
-    folder = Path(config.get("bigfft.wisdom.directory"))
-    return folder / (f"profile-{place}.json" if place else "profile.json")
+    name = f"profile-{place}.json" if place else "profile.json"
+    return Path(config.get("bigfft.wisdom.directory")) / name
 
 
 def save_profile(profile: Profile, path: Path) -> bool:
     """Write a profile with the name of this machine; return False if that failed."""
     content = json.loads(profile.to_json())
-    return files.write_json(path, {**content, "machine": files.machine()})
+    content["machine"] = files.machine()
+    return files.write_json(path, content)
 
 
 @lru_cache(maxsize=32)
@@ -187,7 +190,8 @@ def _query_keys(client: Any, ask: Callable[..., Any]) -> dict[str, _Key]:
     """Return the key of a query to each worker, by address."""
     keys: dict[str, _Key] = {}
     for address, worker in workers_of(client).items():
-        keys[address] = (ask, address, str(worker.get("local_directory")))
+        folder = str(worker.get("local_directory"))
+        keys[address] = (ask, address, folder)
     return keys
 
 
@@ -202,12 +206,14 @@ async def _answers(
 
     async def ask_worker(address: str) -> None:
         """Add the answer of one worker, if it has one in time."""
-        with contextlib.suppress(OSError):  # also TimeoutError
-            call = client.run(ask, workers=[address], on_error="return")
-            answer_of_worker = await asyncio.wait_for(call, seconds)
-            answer = answer_of_worker.get(address)
-            if answer is not None and not isinstance(answer, BaseException):
-                answers[address] = answer
+        call = client.run(ask, workers=[address], on_error="return")
+        try:
+            answers_by_address = await asyncio.wait_for(call, seconds)
+        except OSError:  # also TimeoutError
+            return
+        answer = answers_by_address.get(address)
+        if answer is not None and not isinstance(answer, BaseException):
+            answers[address] = answer
 
     await asyncio.gather(*map(ask_worker, addresses))
     return answers
@@ -309,11 +315,14 @@ def workers_devices(workers: Iterable[Mapping[str, Any]]) -> list[int]:
     >>> workers_devices([{}, {}])
     []
     """
-    reports = [worker.get("metrics", {}).get(METRIC) for worker in workers]
+    reports = []
+    for worker in workers:
+        metrics = worker.get("metrics", {})
+        reports.append(metrics.get(METRIC))
     if None not in reports:
         return sorted(len(report["devices"]) for report in reports)
-    declared = [_declared(worker) for worker in workers]
-    return sorted(declared) if any(declared) else []
+    declared = sorted(map(_declared, workers))
+    return declared if any(declared) else []
 
 
 def _declared(worker: Mapping[str, Any]) -> int:
@@ -331,6 +340,10 @@ def workers_place() -> str:
     return "" if client is None else cluster_place(workers_of(client).values())
 
 
+#: How the names of this machine begin, where workers listen on loopback.
+_LOOPBACK = ("127.", "localhost", "::1")
+
+
 def profile_of(workers: Collection[Mapping[str, Any]]) -> Profile:
     """Return the profile for plans on a cluster.
 
@@ -340,16 +353,19 @@ def profile_of(workers: Collection[Mapping[str, Any]]) -> Profile:
         The scheduler's information on each worker.
     """
     hosts = [str(worker.get("host", "")) for worker in workers]
-    places = [cluster_place(workers)]
-    if all(host.startswith(("127.", "localhost", "::1")) for host in hosts):
-        places.append("")  # workers on this machine
-    return known_profile(*places)
+    is_on_this_machine = all(host.startswith(_LOOPBACK) for host in hosts)
+    place = cluster_place(workers)
+    if is_on_this_machine:
+        return known_profile(place, "")
+    return known_profile(place)
 
 
 def _shared() -> bool:
     """Return True if one process holds all blocks and may work on them in shared memory."""
     scheduler = dask.config.get("scheduler", None)
-    if scheduler in ("processes", "multiprocessing") or not config.get("bigfft.exchange.in-place"):
+    if scheduler in ("processes", "multiprocessing"):
+        return False
+    if not config.get("bigfft.exchange.in-place"):
         return False
     return config.get("bigfft.exchange.carrier") in ("auto", "shared")
 
@@ -377,17 +393,19 @@ def broadcast_event(ask: Callable[..., dict[str, str]], *arguments: Any) -> dict
     client = running_client()
     answers: list[dict[str, str]] = []
     if client is not None:
-        answers_of_workers = client.run(ask, *arguments)
-        answers += answers_of_workers.values()
-    if not answers:
-        answers.append(ask(*arguments))
+        answers_by_address = client.run(ask, *arguments)
+        answers += answers_by_address.values()
+    if not answers:  # no cluster, or one without workers
+        own_answer = ask(*arguments)
+        answers.append(own_answer)
     values_by_name: dict[str, set[str]] = {}
     for answer in answers:
         for name, value in answer.items():
-            values_by_name.setdefault(name, set()).add(value)
+            values = values_by_name.setdefault(name, set())
+            values.add(value)
     texts: dict[str, str] = {}
-    for name in sorted(values_by_name):
-        texts[name] = ", ".join(sorted(values_by_name[name]))
+    for name, values in sorted(values_by_name.items()):
+        texts[name] = ", ".join(sorted(values))
     return texts
 
 
@@ -400,10 +418,12 @@ def possible_storage() -> str:
     requested = config.get("bigfft.exchange.carrier")
     if requested == "disk":
         return "disk"
+    if requested != "auto":
+        return "memory"
     client = running_client()
     workers = () if client is None else workers_of(client).values()
     hosts = {worker.get("host") for worker in workers}
-    return "auto" if requested == "auto" and len(hosts) <= 1 else "memory"
+    return "auto" if len(hosts) <= 1 else "memory"
 
 
 #: The FFT library that every worker has.
@@ -431,11 +451,15 @@ def fastest_everywhere(dtype: np.dtype[Any]) -> tuple[str, str]:
     names, fallback = common_libraries(dtype)
     if len(names) == 1:
         return names[0], fallback
-    profile = profile_of(workers_of(client).values())
-    measured = {speed.name: speed.flops for speed in profile.libraries if speed.dtype == dtype.name}
-    if all(name in measured for name in names):
-        return best_of({name: measured[name] for name in names}), fallback
-    return fastest_library(dtype, names), fallback
+    workers = workers_of(client).values()
+    measured_flops = {}
+    for speeds in profile_of(workers).libraries:
+        if speeds.dtype == dtype.name:
+            measured_flops[speeds.name] = speeds.flops
+    if any(name not in measured_flops for name in names):
+        return fastest_library(dtype, names), fallback
+    candidates = {name: measured_flops[name] for name in names}
+    return best_of(candidates), fallback
 
 
 def _own_libraries(dtype: np.dtype[Any]) -> dict[str, str]:
@@ -464,11 +488,10 @@ def common_libraries(dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
         return tuple(own_versions), ""
     answers = workers_answers(client, usable)
     fallback = _reason_for_fallback(client, answers)
-    versions_of_workers = [answer or {} for answer in answers.values()]
     names = []
     for name, version in own_versions.items():
-        has_all = [versions.get(name) == version for versions in versions_of_workers]
-        if name == EVERYWHERE or (has_all and all(has_all)):
+        versions = {(answer or {}).get(name) for answer in answers.values()}
+        if name == EVERYWHERE or versions == {version}:
             names.append(name)
     return tuple(names), fallback
 

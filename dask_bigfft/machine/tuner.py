@@ -98,9 +98,19 @@ class Trial:
     measured: tuple[float, ...] = ()
 
     @property
+    def forecast(self) -> float:
+        """The seconds by the model."""
+        return self.plan.expected.seconds
+
+    @property
     def seconds(self) -> float:
         """The median of the runs."""
         return statistics.median(self.measured) if self.measured else math.inf
+
+    @property
+    def shortest(self) -> float:
+        """The seconds of the fastest run."""
+        return min(self.measured)
 
     @property
     def factors(self) -> list[list[int]]:
@@ -143,7 +153,7 @@ def region(
     kernels : sequence of str
         FFT libraries that may be used.
     """
-    trials: dict[Any, Trial] = {}
+    trials: dict[Any, Trial] = {}  # the first one of those that run alike
     scales = SCALES if request.rounds is None else (1.0,)
     for scale, kernel in itertools.product(scales, kernels):
         request_of_trial = replace(request, scale=scale, kernel=kernel)
@@ -156,14 +166,15 @@ def region(
                 plan.device,
             )
             trials.setdefault(identity, Trial(plan, scale))
-    return sorted(trials.values(), key=lambda trial: trial.plan.expected.seconds)
+    return sorted(trials.values(), key=lambda trial: trial.forecast)
 
 
 def _cpu_kernel(plan: Plan) -> str:
     """Return the FFT library of a plan, or an empty text if GPUs do all rounds."""
     rounds = plan.expected.rounds[: len(plan.rounds)]
-    least_share = min((expected.share for expected in rounds), default=0)
-    return plan.kernel if least_share < 1 else ""
+    shares_of_gpus = [expected.share for expected in rounds]
+    has_gpus_only = bool(rounds) and min(shares_of_gpus) >= 1
+    return "" if has_gpus_only else plan.kernel
 
 
 def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[Plan]:
@@ -178,12 +189,15 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
         if not gpus_can or not has_choice:
             yield from find_plans(spec, request, machine)
             return
-        yield from find_plans(spec, replace(request, device="auto"), machine)
+        request_of_gpus = replace(request, device="auto")
+        yield from find_plans(spec, request_of_gpus, machine)
+        request_of_cpu = replace(request, device="cpu")
         machine_without_gpus = replace(machine, gpus=0)
         min_speedup = min(NEAR, config.get("bigfft.hybrid.min-speedup"))
-        for plan in find_plans(spec, replace(request, device="cpu"), machine_without_gpus):
+        for plan in find_plans(spec, request_of_cpu, machine_without_gpus):
             yield plan
-            shared_plan = divided(replace(plan, device="hybrid"), machine.gpus, min_speedup)
+            hybrid_plan = replace(plan, device="hybrid")
+            shared_plan = divided(hybrid_plan, machine.gpus, min_speedup)
             if any(0 < share < 1 for share in shared_plan.shares):
                 yield shared_plan
 
@@ -198,8 +212,10 @@ class _ConstantOnTile(TileTransfer):
     like: Any
 
     def values(self, part: tuple[slice, ...], dtype: Any) -> Any:
-        """Return a value for each axis."""
-        return np.ones((1,) * len(part), np.empty(0, dtype).real.dtype, like=self.like)
+        """Return a single 1, which is broadcast to the tile."""
+        shape = (1,) * len(part)
+        real_dtype = np.empty(0, dtype).real.dtype
+        return np.ones(shape, real_dtype, like=self.like)
 
 
 @dataclass(frozen=True)
@@ -252,11 +268,11 @@ def timer_for(plan: Plan) -> Timer:
             transfer=transfer,
         )
         started = time.perf_counter()
-        blocks = result.persist()
-        graph = getattr(blocks, "dask", {})
-        for value in dict(graph).values():
-            if hasattr(value, "exception"):  # a future of a cluster, which is waited for
-                value.exception()
+        persisted_array = result.persist()
+        graph = getattr(persisted_array, "dask", {})
+        for block in dict(graph).values():
+            if hasattr(block, "exception"):  # a future of a cluster
+                block.exception()  # waits for it
         return time.perf_counter() - started
 
     return timed
@@ -274,14 +290,20 @@ def measured_trials(trials: Sequence[Trial], timer: Timer) -> list[Trial]:
     remaining = [replace(trial, measured=()) for trial in trials]
     dropped: list[Trial] = []
     for number in range(REPEAT):
-        remaining = _timed_once(remaining, timer, is_backwards=number % 2 == 1)
-        most = SLOWER * min(min(trial.measured) for trial in remaining)
-        dropped += [trial for trial in remaining if min(trial.measured) > most]
-        remaining = [trial for trial in remaining if min(trial.measured) <= most]
-    all_trials = [*remaining, *dropped]
-    all_trials.sort(key=lambda trial: trial.seconds)
-    all_trials.sort(key=lambda trial: len(trial.measured), reverse=True)
-    return all_trials
+        is_backwards = number % 2 == 1
+        timed_trials = _timed_once(remaining, timer, is_backwards)
+        shortest = min(trial.shortest for trial in timed_trials)
+        remaining = []
+        for trial in timed_trials:
+            is_slow = trial.shortest > SLOWER * shortest
+            trials_of_kind = dropped if is_slow else remaining
+            trials_of_kind.append(trial)
+
+    def rank(trial: Trial) -> tuple[int, float]:
+        """Return a smaller number for more runs, and then for a smaller median."""
+        return -len(trial.measured), trial.seconds
+
+    return sorted([*remaining, *dropped], key=rank)
 
 
 def _timed_once(trials: Sequence[Trial], timer: Timer, is_backwards: bool) -> list[Trial]:
@@ -289,11 +311,14 @@ def _timed_once(trials: Sequence[Trial], timer: Timer, is_backwards: bool) -> li
 
     A plan may be slowed down by the one before it, so every second time they run backwards.
     """
-    trials_with_run: list[Trial] = []
+    timed_trials: list[Trial] = []
     for trial in reversed(trials) if is_backwards else trials:
         seconds = timer(trial.plan)
-        trials_with_run.append(replace(trial, measured=(*trial.measured, seconds)))
-    return trials_with_run[::-1] if is_backwards else trials_with_run
+        measured = (*trial.measured, seconds)
+        timed_trials.append(replace(trial, measured=measured))
+    if is_backwards:
+        timed_trials.reverse()
+    return timed_trials
 
 
 def measured_settings(trial: Trial, timer: Timer) -> list[Trial]:
@@ -302,16 +327,20 @@ def measured_settings(trial: Trial, timer: Timer) -> list[Trial]:
     Each setting is tried with the best values of the settings before it.
     """
     all_trials: list[Trial] = []
+    best = trial
     for name, values in VALUES.items():
-        present = trial.plan.settings
-        choices = [present]
+        plan = best.plan
+        choices = [plan.settings]
         for value in values:
-            choice = replace(present, **{name: value})
-            if choice not in choices:
-                choices.append(choice)
-        plans = [replace(trial.plan, settings=settings) for settings in choices]
-        measured = measured_trials([replace(trial, plan=plan) for plan in plans], timer)
-        trial = measured[0]
+            changed_settings = replace(plan.settings, **{name: value})
+            if changed_settings not in choices:
+                choices.append(changed_settings)
+        trials = []
+        for settings in choices:
+            plan_with_settings = replace(plan, settings=settings)
+            trials.append(replace(best, plan=plan_with_settings))
+        measured = measured_trials(trials, timer)
+        best = measured[0]
         all_trials = [*measured, *all_trials]
     return all_trials
 
@@ -346,8 +375,11 @@ def _rounded_sizes(sizes: Iterable[int]) -> str:
     >>> _rounded_sizes([1, 5, 64])
     '2^0x2^3x2^6'
     """
-    exponents = [max(0, size - 1).bit_length() for size in sizes]
-    return "x".join(f"2^{exponent}" for exponent in exponents)
+    texts = []
+    for size in sizes:
+        exponent = max(0, size - 1).bit_length()
+        texts.append(f"2^{exponent}")
+    return "x".join(texts)
 
 
 def problem_class(spec: TransformSpec, request: Request, kernels: Sequence[str]) -> str:
@@ -414,17 +446,21 @@ def _alike(trials: Sequence[Trial], winner: dict[str, Any]) -> Plan | None:
 
     Digits need not be equal, because lengths of one class differ. The settings are the winner's.
     """
-    alike: list[Trial] = []
     names = (*_NAMES, "scale")
+    alike: list[Trial] = []
+    same_digits: list[Trial] = []
     for trial in trials:
         entries = trial.winner
-        if all(entries[name] == winner[name] for name in names):
-            alike.append(trial)
+        if any(entries[name] != winner[name] for name in names):
+            continue
+        alike.append(trial)
+        if trial.factors == winner.get("factors"):
+            same_digits.append(trial)
     if not alike:
         return None
-    same_digits = [trial for trial in alike if trial.factors == winner.get("factors")]
     best = same_digits[0] if same_digits else alike[0]
-    return replace(best.plan, settings=decode(DeviceSettings, winner["settings"]))
+    settings = decode(DeviceSettings, winner["settings"])
+    return replace(best.plan, settings=settings)
 
 
 # --- all of it ------------------------------------------------------------------------------
@@ -504,12 +540,18 @@ def _near_best(trials: Sequence[Trial]) -> list[Trial]:
 
     The best one for each of CPU threads, devices and both is among them if it is close.
     """
-    cheapest = min((trial.plan.expected.seconds for trial in trials), default=0.0)
-    most = DEARER * cheapest
-    near = [trial for trial in trials if trial.plan.expected.seconds <= most]
-    best_by_device = {trial.plan.device: trial for trial in reversed(near)}
-    chosen = [*near[:MOST], *best_by_device.values()]
-    return list(dict.fromkeys(chosen))
+    if not trials:
+        return []
+    most = DEARER * min(trial.forecast for trial in trials)
+    near = [trial for trial in trials if trial.forecast <= most]
+    best_by_device: dict[str, Trial] = {}
+    for trial in reversed(near):  # the last entry, which is the cheapest, stays
+        best_by_device[trial.plan.device] = trial
+    chosen = near[:MOST]
+    for trial in best_by_device.values():
+        if trial not in chosen:
+            chosen.append(trial)
+    return chosen
 
 
 def _rejected(measured: Sequence[Trial]) -> Iterator[tuple[str, Any]]:

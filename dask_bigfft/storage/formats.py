@@ -87,18 +87,22 @@ class PlainChunks:
         if not path.exists():  # as zarr does
             out[...] = self.array.fill_value
             return
-        starts = [cut.start % n for cut, n in zip(region, shape, strict=True)]
-        inside = tuple(slice(at, at + n) for at, n in zip(starts, out.shape, strict=True))
+        region_in_chunk = []
+        for cut, n, count in zip(region, shape, out.shape, strict=True):
+            start = cut.start % n
+            region_in_chunk.append(slice(start, start + count))
         with opened(path, os.O_RDONLY) as file:
             nbytes = os.fstat(file.handle).st_size
             if nbytes != self.chunk_nbytes:
                 raise self._size_error(path, nbytes)
-            for begin, part in _runs(inside, shape, out):
-                target = part if part.flags.c_contiguous else allocate(part.shape, part.dtype)
+            for begin, part in _runs(tuple(region_in_chunk), shape, out):
+                is_direct = part.flags.c_contiguous
+                target = part if is_direct else allocate(part.shape, part.dtype)
                 data = target.reshape(-1).view(np.uint8)
-                if file.read(data, begin * out.itemsize) < len(data):  # cut since it was opened
+                read_nbytes = file.read(data, begin * out.itemsize)
+                if read_nbytes < len(data):  # the file was cut since it was opened
                     raise self._size_error(path, os.fstat(file.handle).st_size)
-                if target is not part:
+                if not is_direct:
                     part[...] = target
 
     def _size_error(self, path: Path, nbytes: int) -> OSError:
@@ -170,13 +174,16 @@ def chunk_of(region: Region, shape: Shape) -> Shape:
 
 def chunk_region(chunk: Shape, shape: Shape, extent: Shape) -> Region:
     """Return the region of a chunk in an array, clipped to the array."""
-    axes = zip(
+    region = []
+    for number, length, size in zip(
         chunk,
         shape,
         extent,
         strict=True,
-    )
-    return tuple(slice(i * n, min(i * n + n, size)) for i, n, size in axes)
+    ):
+        start = number * length
+        region.append(slice(start, min(start + length, size)))
+    return tuple(region)
 
 
 def few_chunks(
@@ -193,34 +200,60 @@ def few_chunks(
     [((slice(3, 4, None),), (slice(0, 1, None),)),
      ((slice(4, 9, None),), (slice(1, 6, None),))]
     """
-    start = tuple(cut.start for cut in region) if start is None else start
+    if start is None:
+        start = tuple(cut.start for cut in region)
     if math.prod(cut.stop - cut.start for cut in region) > most:
         for axis, (cut, n) in enumerate(zip(region, shape, strict=True)):
-            middle = n * ((cut.start // n + -(-cut.stop // n)) // 2)
+            first_chunk = cut.start // n
+            end_chunk = -(-cut.stop // n)
+            middle = n * ((first_chunk + end_chunk) // 2)
             if middle > cut.start:  # the first axis with several chunks
-                for part in (slice(cut.start, middle), slice(middle, cut.stop)):
-                    half = (*region[:axis], part, *region[axis + 1 :])
+                for half in (slice(cut.start, middle), slice(middle, cut.stop)):
+                    part = (*region[:axis], half, *region[axis + 1 :])
                     yield from few_chunks(
-                        half,
+                        part,
                         shape,
                         most,
                         start,
                     )
                 return
-    pairs = zip(region, start, strict=True)
-    yield region, tuple(slice(cut.start - at, cut.stop - at) for cut, at in pairs)
+    place = []
+    for cut, begin in zip(region, start, strict=True):
+        place.append(slice(cut.start - begin, cut.stop - begin))
+    yield region, tuple(place)
 
 
-def _runs(inside: Region, shape: Shape, out: Array) -> Iterator[tuple[int, Array]]:
-    """Yield contiguous runs of a chunk's file: offset in elements, and part of `out`."""
-    dims = len(shape)  # the first ones, without those of which the region has all values
-    while dims and inside[dims - 1] == slice(0, shape[dims - 1]):
+def _runs(region: Region, shape: Shape, out: Array) -> Iterator[tuple[int, Array]]:
+    """Yield contiguous runs of a chunk's file: offset in elements, and part of `out`.
+
+    Parameters
+    ----------
+    region : tuple of slice
+        Part of the chunk.
+    shape : tuple of int
+        Shape of a whole chunk.
+    out : ndarray
+        Array of the part.
+
+    Examples
+    --------
+    >>> out = np.zeros((2, 2, 4))
+    >>> region = (slice(1, 3), slice(0, 2), slice(0, 4))
+    >>> [(begin, part.shape) for begin, part in _runs(region, (3, 5, 4), out)]
+    [(20, (2, 4)), (40, (2, 4))]
+    """
+    # The region has all values of the dimensions from `dims` on.
+    dims = len(shape)
+    while dims and region[dims - 1] == slice(0, shape[dims - 1]):
         dims -= 1
-    outer = max(0, dims - 1)  # a run has all values of the dimensions after the next one
-    first = tuple(cut.start for cut in inside[outer:])
-    for place in np.ndindex(out.shape[:outer]):
-        row = tuple(cut.start + i for cut, i in zip(inside, place, strict=False))
-        yield int(np.ravel_multi_index((*row, *first), shape)), out[place]
+    # A run is contiguous if it has one value of each dimension before the last cut one.
+    outer_dims = max(0, dims - 1)
+    starts = [cut.start for cut in region]
+    for place in np.ndindex(out.shape[:outer_dims]):
+        first = list(starts)  # index of the first value of the run in the chunk
+        for dim, number in enumerate(place):
+            first[dim] += number
+        yield int(np.ravel_multi_index(first, shape)), out[place]
 
 
 #: Exceptions that NumPy, h5py and zarr raise for a damaged file.
@@ -299,8 +332,9 @@ class Packing:
         """Raise an error for missing values, with their number and the index of the first."""
         place = np.unravel_index(int(absent.argmax()), absent.shape)
         first = tuple(int(i) + start for i, start in zip(place, begin, strict=True))
-        need = f"a number that replaces missing values: {np.count_nonzero(absent)} of "
-        need += f"{absent.size} values of {self.variable} that were read together are missing"
+        count = np.count_nonzero(absent)
+        need = f"a number that replaces missing values: {count} of {absent.size} values of "
+        need += f"{self.variable} that were read together are missing"
         raise_invalid("missing", "refuse", f"{need}, the first at index {first}")
 
 
@@ -341,11 +375,15 @@ def packing_of(
         numbers[name] = _numbers(variable, name, attributes.get(name))
     scale = _single(variable, "scale_factor", numbers["scale_factor"])
     offset = _single(variable, "add_offset", numbers["add_offset"])
-    all_marks = numbers["_FillValue"] + numbers["missing_value"]
-    marks = [np.asarray(mark).item() for mark in all_marks]
     stored = _declared_integers(dtype, attributes.get("_Unsigned"))
-    fills = tuple(_wrapped(mark, dtype, stored) for mark in marks if mark == mark)  # not NaN
-    masked = bool(marks if dtype.kind in "fc" else fills)  # integers are never NaN
+    marks = numbers["_FillValue"] + numbers["missing_value"]
+    fills = []
+    for mark in marks:
+        fill = np.asarray(mark).item()
+        if fill == fill:  # not NaN
+            fills.append(_wrapped(fill, dtype, stored))
+    # A mark that is NaN means that values may be NaN, which integers never are.
+    masked = bool(marks if dtype.kind in "fc" else fills)
     if scale is None and offset is None and not masked and stored == dtype:
         return None
     decoded = _decoded_dtype(
@@ -361,7 +399,7 @@ def packing_of(
         dtype=decoded,
         scale=scale,
         offset=offset,
-        fills=fills,
+        fills=tuple(fills),
         masked=masked,
         missing=missing,
     )
@@ -418,20 +456,23 @@ def _wrapped(fill: Any, dtype: DType, stored: DType) -> Any:
     >>> _wrapped(-1, np.dtype("i1"), np.dtype("u1"))
     255
     """
-    if stored == dtype or fill % 1:  # no integer
+    is_integer = fill % 1 == 0
+    if stored == dtype or not is_integer:
         return fill
-    return np.array(int(fill)).astype(dtype).astype(stored).item()
+    number = np.array(int(fill)).astype(dtype)
+    return number.astype(stored).item()
 
 
 def _scaled_dtype(dtype: DType, scale: Any, offset: Any) -> DType:
     """Return the dtype that xarray chooses for scaled numbers; float64 if that is an integer."""
-    numbers = [number for number in (scale, offset) if number is not None]
-    types = [np.dtype(type(number)) for number in numbers]
-    wide = dtype.kind in "iu" and dtype.itemsize == 4
-    exact = not wide and len(types) == 2 and types[0] == types[1]
-    if offset is not None and not exact:  # it may need all digits
-        return np.dtype("f8")
-    return types[0] if types[0].kind in "fc" else np.dtype("f8")
+    double = np.dtype("f8")
+    number = offset if scale is None else scale
+    number_dtype = np.dtype(type(number))
+    if offset is not None:
+        is_wide = dtype.kind in "iu" and dtype.itemsize == 4
+        if scale is None or is_wide or np.dtype(type(offset)) != number_dtype:
+            return double  # the sum may need all digits
+    return number_dtype if number_dtype.kind in "fc" else double
 
 
 def zarr_attributes(array: Any) -> dict[str, Any]:
@@ -504,7 +545,8 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
     smallest = tuple(levels[-1]["chunk_shape"] if levels else array.chunks)
     folder: Any = ZipPath(path) if path.is_file() else path
     name = (component or "").strip("/")
-    folder = folder / name if name else folder
+    if name:
+        folder = folder / name
     missing = list(
         _missing_chunks(
             array,
@@ -633,15 +675,15 @@ def _shard_index(
 
 def _part(place: Shape, shape: Shape, extent: Shape) -> Shape:
     """Return the shape of a chunk, clipped to an array or to its part in a shard."""
-    return tuple(
-        min(c, n - i * c)
-        for i, c, n in zip(
-            place,
-            shape,
-            extent,
-            strict=True,
-        )
-    )
+    lengths = []
+    for number, length, size in zip(
+        place,
+        shape,
+        extent,
+        strict=True,
+    ):
+        lengths.append(min(length, size - number * length))
+    return tuple(lengths)
 
 
 def _counts(extent: Shape, shape: Shape) -> Shape:

@@ -45,8 +45,10 @@ class H5Dataset:
             self.dtype = dataset.dtype
             self.ndim = dataset.ndim
             self.chunks: tuple[int, ...] | None = dataset.chunks
-            attrs = dataset.attrs
-            self.attributes = {key: _attribute(attrs[key]) for key in ATTRIBUTES if key in attrs}
+            self.attributes = {}
+            for key in ATTRIBUTES:
+                if key in dataset.attrs:
+                    self.attributes[key] = _attribute(dataset.attrs[key])
             scales = dataset.dims if self.shape else ()
             self.dims = [_dim_name(scale) for scale in scales]
 
@@ -123,9 +125,16 @@ def _names(file: Any) -> tuple[list[str], list[str]]:
     links = dict[str, Any]()
     file.visititems(objects.__setitem__)
     file.visititems_links(links.__setitem__)
-    own = [name for name, value in objects.items() if isinstance(value, h5py.Dataset)]
-    soft = [name for name, link in links.items() if not isinstance(link, h5py.HardLink)]
-    return own, own + [name for name in soft if _dataset(file, name) is not None]
+    own_names = []
+    for name, value in objects.items():
+        if isinstance(value, h5py.Dataset):
+            own_names.append(name)
+    all_names = list(own_names)
+    for name, link in links.items():
+        is_own = isinstance(link, h5py.HardLink)
+        if not is_own and _dataset(file, name) is not None:
+            all_names.append(name)
+    return own_names, all_names
 
 
 def _dataset(group: Any, name: str) -> Any:

@@ -169,9 +169,10 @@ class Reader:
         if hasattr(self.stored, "metadata"):
             names = getattr(self.stored.metadata, "dimension_names", None)
             names = names or self.stored.attrs.get("_ARRAY_DIMENSIONS")
-        if names and len(set(names)) == self.ndim == len(names) and all(names):
-            return tuple(map(str, names))
-        return ()
+        if not names or not all(names):
+            return ()
+        has_unique_names = len(names) == len(set(names)) == self.ndim
+        return tuple(map(str, names)) if has_unique_names else ()
 
     def fill(self, region: tuple[slice, ...], out: Array) -> None:
         """Read a region into an array of its shape. The caller counts the read.
@@ -183,8 +184,11 @@ class Reader:
         if reads_rows and in_place:
             self._fill_in_place(region, out)
             return
-        unit = (1,) * self.ndim if reads_rows or not self.unit else self.unit
-        for part, place in few_chunks(region, unit, DECODED // self.dtype.itemsize):
+        unit = (1,) * self.ndim
+        if self.unit and not reads_rows:
+            unit = self.unit
+        most = DECODED // self.dtype.itemsize
+        for part, place in few_chunks(region, unit, most):
             values = out[place] if place else out
             raw = values if in_place else allocate(values.shape, self.stored.dtype)
             self._read_into(part, raw)
@@ -195,7 +199,9 @@ class Reader:
         self._read_into(region, out)
         if self.packing is None:
             return
-        for part, place in few_chunks(region, (1,) * self.ndim, IN_PLACE // self.dtype.itemsize):
+        unit = (1,) * self.ndim
+        most = IN_PLACE // self.dtype.itemsize
+        for part, place in few_chunks(region, unit, most):
             values = out[place] if place else out
             self._decode(part, values, values)
 
@@ -204,7 +210,8 @@ class Reader:
         decoded = raw
         if self.packing is not None:
             return_freed()
-            decoded = self.packing.decode(raw, tuple(cut.start for cut in region))
+            begin = tuple(cut.start for cut in region)
+            decoded = self.packing.decode(raw, begin)
         if decoded is not values:
             values[...] = decoded
 
@@ -212,14 +219,17 @@ class Reader:
         started = time.perf_counter()
         is_whole = is_region(index, self.shape)
         if self.packing is not None and not is_whole:
-            return np.asarray(self[tuple(slice(0, n) for n in self.shape)][index])
+            whole_region = tuple(slice(0, n) for n in self.shape)
+            return np.asarray(self[whole_region][index])
         if is_whole and self._reads_into_blocks:
-            values = allocate(tuple(cut.stop - cut.start for cut in index), self.dtype)
+            shape = tuple(cut.stop - cut.start for cut in index)
+            values = allocate(shape, self.dtype)
             self.fill(index, values)
         else:
             with self._errors(index):
                 values = np.asarray(self.stored[index])
-        emit("source_read", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        emit("source_read", nbytes=values.nbytes, seconds=seconds)
         return values
 
     @property
@@ -480,12 +490,19 @@ def source_files(path: Path, component: str | None = None) -> dict[str, Path]:
     file has an empty name; other files have their absolute paths.
     """
     root = path.resolve()
+    files_by_name: dict[str, Path] = {}
     if root.is_file():
-        others = open_hdf5(root, component).places().files if is_hdf5(root) else []
-        return {"": root} | {str(other): other for other in others if other != root}
-    start = array_folder(root, component)
-    files = _files_below(start) if start.is_dir() else ()
-    return {str(file.relative_to(start)): file for file in files}
+        files_by_name[""] = root
+        places = open_hdf5(root, component).places() if is_hdf5(root) else None
+        for file in places.files if places is not None else ():
+            if file != root:
+                files_by_name[str(file)] = file
+        return files_by_name
+    folder = array_folder(root, component)
+    if folder.is_dir():
+        for file in _files_below(folder):
+            files_by_name[str(file.relative_to(folder))] = file
+    return files_by_name
 
 
 def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:

@@ -67,11 +67,15 @@ def uniform(chunks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
     >>> uniform(((4, 4, 2), (5,))), uniform(((4, 2, 4), (5,)))
     ((4, 5), None)
     """
+    shape = []
     for lengths in chunks:
-        first, *others = lengths
-        if any(length != first for length in others[:-1]) or lengths[-1] > first:
+        *whole_lengths, last_length = lengths
+        first_length = lengths[0]
+        is_even = all(length == first_length for length in whole_lengths)
+        if not is_even or last_length > first_length:
             return None
-    return tuple(max(1, lengths[0]) for lengths in chunks)
+        shape.append(max(1, first_length))
+    return tuple(shape)
 
 
 def check_target(
@@ -199,17 +203,20 @@ class Target:
 
     def write(self, region: Region, values: Array) -> None:
         """Write a region, which zarr does unless its chunk is a plain file."""
+        if self.plain is not None and self.plain.write(region, values):
+            return
         if self.plain is None:  # zarr's memory takes the place of idle blocks
             block_nbytes = math.prod(self.blocks) * int(self.array.dtype.itemsize)
+            is_partial = values.shape != self.blocks
+            zarr_nbytes = self.writing.nbytes(block_nbytes, is_partial)
             return_freed()
-            default_arena().trim_by(self.writing.nbytes(block_nbytes, values.shape != self.blocks))
-            self.array[region] = values
-        elif not self.plain.write(region, values):
-            self.array[region] = values
+            default_arena().trim_by(zarr_nbytes)
+        self.array[region] = values
 
     def read(self, block: tuple[int, ...]) -> Array:
         """Return the values of a block."""
-        return np.asarray(self.array[chunk_region(block, self.blocks, self.array.shape)])
+        region = chunk_region(block, self.blocks, self.array.shape)
+        return np.asarray(self.array[region])
 
     def chunk_file(self, block: tuple[int, ...]) -> Path:
         """Return the file of a block."""
@@ -226,10 +233,12 @@ class Target:
             If the path is no longer free, unless it has an array and `overwrite` is true. The
             complete array then stays in `partial`.
         """
-        record = dict(self.root.attrs[ATTRIBUTE]) | {"complete": True}
-        for root, _, names in os.walk(self.partial):
-            for file in [*names, "."]:
-                sync_path(Path(root, file))
+        record = dict(self.root.attrs[ATTRIBUTE])
+        record["complete"] = True
+        for folder, _, names in os.walk(self.partial):
+            for name in names:
+                sync_path(Path(folder, name))
+            sync_path(Path(folder))
         for name, entry in (more or {}).items():
             record[name] = {**entry, "files": files_digest(self.partial)}
         self.root.attrs[ATTRIBUTE] = record
@@ -279,12 +288,14 @@ def files_digest(folder: Path) -> str:
     digest = hashlib.sha256()
     for root, folders, names in os.walk(folder):
         folders.sort()
-        for path in (Path(root, name) for name in sorted(names)):
+        for file in sorted(names):
+            path = Path(root, file)
             name = str(path.relative_to(folder))
-            if name not in (*_ZARR_FILES, ".zattrs"):
-                status = path.stat()
-                line = json.dumps([name, status.st_size, status.st_mtime_ns])
-                digest.update(f"{line}\n".encode())
+            if name in _ZARR_FILES or name == ".zattrs":
+                continue
+            status = path.stat()
+            line = json.dumps([name, status.st_size, status.st_mtime_ns])
+            digest.update(f"{line}\n".encode())
     return digest.hexdigest()
 
 
@@ -451,8 +462,9 @@ def parse_compressors(compressors: Any, dtype: np.dtype[Any]) -> list[dict[str, 
 def codecs_of(array: Any) -> list[dict[str, Any]]:
     """Return the codecs of a Zarr array's compressors in the form that ``zarr.json`` has."""
     codecs = [codec.to_dict() for codec in array.metadata.codecs]
-    if codecs[0]["name"] == "sharding_indexed":
-        codecs = list(codecs[0]["configuration"]["codecs"])
+    first = codecs[0]
+    if first["name"] == "sharding_indexed":
+        codecs = list(first["configuration"]["codecs"])
     return codecs[1:]  # the first one makes bytes of numbers
 
 
@@ -577,9 +589,15 @@ def leftovers(path: Path, what: str = PARTIAL) -> list[Path]:
     `REPLACED` the old arrays of `path` are returned, except those of running processes.
     """
     start = f"{path.name}{what}"
-    accepted = (True, None) if what == REPLACED else (True,)
-    siblings = [sibling for sibling in path.parent.iterdir() if sibling.name.startswith(start)]
-    return sorted(p for p in siblings if ended(p.name.removeprefix(start)) in accepted)
+    folders = []
+    for sibling in path.parent.iterdir():
+        if not sibling.name.startswith(start):
+            continue
+        run = sibling.name.removeprefix(start)
+        has_ended = ended(run)
+        if has_ended or (has_ended is None and what == REPLACED):
+            folders.append(sibling)
+    return sorted(folders)
 
 
 def ended(run: str) -> bool | None:

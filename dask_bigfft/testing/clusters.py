@@ -45,8 +45,9 @@ def _serve(kind: type[Scheduler | Worker], **options: Any) -> None:
     """Run a scheduler or a worker until it is closed."""
 
     async def serve() -> None:
-        async with kind(host="127.0.0.1", dashboard_address="127.0.0.1:0", **options) as node:
-            await node.finished()
+        server = kind(host="127.0.0.1", dashboard_address="127.0.0.1:0", **options)
+        async with server:
+            await server.finished()
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # faults are expected
     with dask.config.set(SETTINGS):
@@ -106,7 +107,12 @@ class Processes(AbstractContextManager["Processes"]):
 
     def _start_scheduler(self, port: int) -> None:
         """Start a scheduler at a port, and wait until it can be reached."""
-        self.scheduler = started(_serve, Scheduler, scheduler_file=self.file, port=port)
+        self.scheduler = started(
+            _serve,
+            Scheduler,
+            scheduler_file=self.file,
+            port=port,
+        )
         self._all[:1] = [self.scheduler]
         until(lambda: os.path.exists(self.file), "the scheduler does not begin")
 

@@ -25,11 +25,11 @@ EXTENDED: bool = bool(np.finfo(np.longdouble).eps < np.finfo(np.float64).eps)
 def _roots(n: int) -> Array:
     """Return exp(-2j*pi*t/n) for t = 0..n-1 in long double, from angles of at most half a turn."""
     half = n // 2
-    t = (np.arange(n) + half) % n - half
-    turns = t.astype(np.longdouble) / np.longdouble(n)
+    numerators = (np.arange(n) + half) % n - half
+    turns = numerators.astype(np.longdouble) / np.longdouble(n)
     one_turn = 8 * np.arctan(np.longdouble(1))
-    angle = one_turn * turns
-    roots: Array = np.cos(angle) - 1j * np.sin(angle)
+    angles = one_turn * turns
+    roots: Array = np.cos(angles) - 1j * np.sin(angles)
     roots.flags.writeable = False
     return roots
 

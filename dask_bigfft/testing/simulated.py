@@ -58,43 +58,62 @@ RING_SPEED = 1.2e10
 def work_area(op: FFT) -> int:
     """Return the bytes of work area: none for small powers of two, else the size of the array."""
     lengths = [max(op.source[dim], op.target[dim]) for dim in op.dims]
-    if all(n & (n - 1) == 0 and n <= 4096 for n in lengths):
+    if all(_is_power_of_two(length) and length <= 4096 for length in lengths):
         return 0
     size = max(math.prod(op.source), math.prod(op.target))
     return size * np.dtype(op.dtype).itemsize
 
 
+def _is_power_of_two(n: int) -> bool:
+    return n & (n - 1) == 0
+
+
 def transformed(op: FFT, x: Array) -> Array:
     """Return the FFT of an array, without scaling; real ones have the sign of their kind."""
     if op.kind == "r2c":
-        return np.asarray(scipy.fft.rfftn(x, axes=op.dims))
-    if op.kind == "c2r":
+        spectrum = scipy.fft.rfftn(x, axes=op.dims)
+    elif op.kind == "c2r":
         lengths = [op.target[dim] for dim in op.dims]
-        return np.asarray(scipy.fft.irfftn(x, lengths, op.dims, norm="forward"))
-    if op.sign < 0:
-        return np.asarray(scipy.fft.fftn(x, axes=op.dims))
-    return np.asarray(scipy.fft.ifftn(x, axes=op.dims, norm="forward"))
+        spectrum = scipy.fft.irfftn(
+            x,
+            s=lengths,
+            axes=op.dims,
+            norm="forward",
+        )
+    elif op.sign < 0:
+        spectrum = scipy.fft.fftn(x, axes=op.dims)
+    else:
+        spectrum = scipy.fft.ifftn(x, axes=op.dims, norm="forward")
+    return np.asarray(spectrum)
 
 
 def index_of(index: Index, op: Multiply) -> Array:
     """Return an index at every place of an array, as broadcastable integers."""
-    values = np.zeros((1,) * len(op.shape), np.int64)
+    ndim = len(op.shape)
+    values = np.zeros((1,) * ndim, np.int64)
     for term in index:
         start = op.start(term)
-        positions = np.arange(start, start + op.shape[term.dim], dtype=np.int64) % term.size
-        digits = positions // term.divisor % term.modulus * term.stride
-        along_dim = [1] * len(op.shape)
-        along_dim[term.dim] = -1
-        values = values + digits.reshape(along_dim)
+        end = start + op.shape[term.dim]
+        positions = np.arange(start, end, dtype=np.int64) % term.size
+        digits = positions // term.divisor % term.modulus
+        values = values + _along_dim(digits * term.stride, term.dim, ndim)
     return values
+
+
+def _along_dim(values: Array, dim: int, ndim: int) -> Array:
+    """Return a vector as an array of `ndim` dimensions that is broadcast along all but one."""
+    shape = [1] * ndim
+    shape[dim] = -1
+    return values.reshape(shape)
 
 
 def _in_parts(function: Callable[[Array], Array], index: Array) -> Array:
     """Return a function of an array, computed in parts: tests measure the memory of rounds."""
-    values = np.empty(index.shape, complex)
+    values = np.empty(index.size, complex)
+    flat_index = index.reshape(-1)
     for part in intervals(index.size, 4096):
-        values.reshape(-1)[part] = function(index.reshape(-1)[part])
-    return values
+        values[part] = function(flat_index[part])
+    return values.reshape(index.shape)
 
 
 def _twiddle(
@@ -117,19 +136,22 @@ def multiplied(op: Multiply | None, x: Array) -> Array:
     if op is None:
         return x
     chirp_factors = [factor for factor in op.factors if isinstance(factor, ChirpFactor)]
-    factors: Any = op.scale
-    for factor in op.factors:
-        if isinstance(factor, Twiddle):
-            factors = factors * _twiddle(factor, op, 4 if chirp_factors else 1)
+    twiddles = [factor for factor in op.factors if isinstance(factor, Twiddle)]
+    most = 4 if chirp_factors else 1
+    product_of_factors: Any = op.scale
+    for twiddle in twiddles:
+        product_of_factors = product_of_factors * _twiddle(twiddle, op, most)
     is_behind: Any = False
     for chirp_factor in chirp_factors:
         wave = chirp_factor.chirp
-        places = index_of(chirp_factor.own + chirp_factor.others, op) * wave.step + wave.offset
+        index = index_of(chirp_factor.own + chirp_factor.others, op)
+        places = index * wave.step + wave.offset
         values_at = partial(chirp, length=wave.length, sign=wave.sign)
-        factors = factors * _in_parts(values_at, places) * 1j**wave.turns
+        product_of_factors = product_of_factors * _in_parts(values_at, places) * 1j**wave.turns
         is_behind = is_behind | (places >= wave.length)
+    values = np.conj(x) if op.conjugate else x
     with np.errstate(invalid="ignore"):  # values beyond the end of a chirp
-        product = np.asarray((np.conj(x) if op.conjugate else x) * factors)
+        product = np.asarray(values * product_of_factors)
     return np.where(is_behind, 0, product) if chirp_factors else product
 
 
@@ -139,12 +161,11 @@ def places_at(
     counts: Block,
 ) -> Array:
     """Return the places of the elements of one side of a `Strided` in its array."""
-    places = np.full((1,) * len(counts), start, np.int64)
+    ndim = len(counts)
+    places = np.full((1,) * ndim, start, np.int64)
     for dim, stride in enumerate(strides):
-        along_dim = [1] * len(counts)
-        along_dim[dim] = -1
-        positions = np.arange(counts[dim], dtype=np.int64)
-        places = places + (positions * stride).reshape(along_dim)
+        offsets = np.arange(counts[dim], dtype=np.int64) * stride
+        places = places + _along_dim(offsets, dim, ndim)
     return places
 
 
@@ -190,14 +211,14 @@ def check(
 
 def _sides(op: FFT | Multiply | Product | Transfer) -> list[tuple[Block, str]]:
     """Return the shapes and dtypes of the source and the target of an operation."""
-    if isinstance(op, Multiply | Transfer):
-        return [(op.shape, op.dtype), (op.shape, op.dtype)]
-    if isinstance(op, Product):
-        return [(op.other, op.dtype), (op.shape, op.dtype)]
-    real_dtype = np.empty(0, op.dtype).real.dtype.str
-    source_dtype = real_dtype if op.kind == "r2c" else op.dtype
-    target_dtype = real_dtype if op.kind == "c2r" else op.dtype
-    return [(op.source, source_dtype), (op.target, target_dtype)]
+    if isinstance(op, FFT):
+        real_dtype = np.empty(0, op.dtype).real.dtype.str
+        source = (op.source, real_dtype if op.kind == "r2c" else op.dtype)
+        target = (op.target, real_dtype if op.kind == "c2r" else op.dtype)
+        return [source, target]
+    target = (op.shape, op.dtype)
+    source = (op.other, op.dtype) if isinstance(op, Product) else target
+    return [source, target]
 
 
 def _fits_strided(
@@ -213,9 +234,9 @@ def _fits_strided(
         return False
     if not all(op.counts):
         return True
-    return _contains(source, op.source_start, op.source, op.counts) and _contains(
-        target, op.target_start, op.target, op.counts
-    )
+    has_source = _contains(source, op.source_start, op.source, op.counts)
+    has_target = _contains(target, op.target_start, op.target, op.counts)
+    return has_source and has_target
 
 
 def _contains(
@@ -242,11 +263,19 @@ def views_of(host: Array | ShardView, array: DeviceArray) -> Iterator[tuple[Arra
     for view, part in _parts_of(host, array):
         if view.shape != part.shape or view.dtype.str != part.dtype:
             raise DeviceError(f"copy between {view.shape} {view.dtype.str} and {part}")
-        strides = [s for n, s in zip(view.shape, view.strides, strict=True) if n > 1]
-        falls = all(s > 0 for s in strides) and strides == sorted(strides, reverse=True)
-        if view.size and not falls:
+        if view.size and not _has_falling_strides(view):
             raise DeviceError(f"a host array with strides {view.strides}: they have to fall")
         yield view, part
+
+
+def _has_falling_strides(view: Array) -> bool:
+    """Return True if the strides of the dimensions with several values are positive and fall."""
+    strides = []
+    for length, stride in zip(view.shape, view.strides, strict=True):
+        if length > 1:
+            strides.append(stride)
+    is_falling = strides == sorted(strides, reverse=True)
+    return is_falling and min(strides, default=1) > 0
 
 
 def _parts_of(host: Array | ShardView, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
@@ -256,9 +285,16 @@ def _parts_of(host: Array | ShardView, array: DeviceArray) -> Iterator[tuple[Arr
         return
     strides = dense(array.shape, host.dtype.itemsize)
     for place, view in host.views():
-        nbytes_before = sum(i * stride for i, stride in zip(place, strides, strict=True))
-        offset = array.offset + nbytes_before
-        yield view, DeviceArray(offset, view.shape, array.dtype, strides)
+        offset = array.offset
+        for number, stride in zip(place, strides, strict=True):
+            offset += number * stride
+        part = DeviceArray(
+            offset,
+            view.shape,
+            array.dtype,
+            strides,
+        )
+        yield view, part
 
 
 def _always() -> bool:
@@ -573,9 +609,12 @@ class SimulatedGPU:
         """Queue filling an array with zeros."""
 
         def run() -> None:
-            self._array(array, np.dtype(array.dtype).itemsize)[...] = 0
+            itemsize = np.dtype(array.dtype).itemsize
+            values = self._array(array, itemsize)
+            values[...] = 0
 
-        self._put(stream, "clear", array.nbytes / self.profile.memory, run)
+        seconds = array.nbytes / self.profile.memory
+        self._put(stream, "clear", seconds, run)
 
     def work_nbytes(self, op: FFT) -> int:
         """Return the bytes of work area of an FFT, after making its plan."""
@@ -660,8 +699,11 @@ class SimulatedGPU:
         target: DeviceArray,
     ) -> float:
         """Return the seconds of an FFT by the profile."""
-        points = math.prod(max(op.source[dim], op.target[dim]) for dim in op.dims)
+        lengths = [max(op.source[dim], op.target[dim]) for dim in op.dims]
+        points = max(2, math.prod(lengths))
         elements = max(source.size, target.size)
-        flops = 5.0 * elements * math.log2(max(2, points))
+        flops = 5.0 * elements * math.log2(points)
         nbytes = 4 * len(op.dims) * max(source.nbytes, target.nbytes)
-        return max(flops / self.profile.flops, nbytes / self.profile.memory)
+        flop_seconds = flops / self.profile.flops
+        memory_seconds = nbytes / self.profile.memory
+        return max(flop_seconds, memory_seconds)

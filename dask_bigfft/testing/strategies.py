@@ -58,7 +58,8 @@ def sizes(largest: int) -> st.SearchStrategy[int]:
 def shapes(draw: st.DrawFn, max_axes: int = 4) -> Shape:
     """Return shapes of 1 to `max_axes` axes, with shorter axes for more dimensions."""
     ndim = draw(st.integers(1, max_axes))
-    return tuple(draw(sizes(LARGEST[ndim])) for _ in range(ndim))
+    lengths = sizes(LARGEST[ndim])
+    return tuple(draw(lengths) for _ in range(ndim))
 
 
 @st.composite
@@ -87,8 +88,12 @@ def chunks_of(
 @st.composite
 def chunkings(draw: st.DrawFn, shape: Shape) -> tuple[Chunks, ...]:
     """Return chunks of an array, with fewer chunks along each axis for more dimensions."""
-    most = {1: 14, 2: 8, 3: 5}.get(len(shape), 4)
-    return tuple(draw(chunks_of(n, most)) for n in shape)
+    most_by_ndim = {1: 14, 2: 8, 3: 5}
+    most = most_by_ndim.get(len(shape), 4)
+    chunks = []
+    for length in shape:
+        chunks.append(draw(chunks_of(length, most)))
+    return tuple(chunks)
 
 
 def norms() -> st.SearchStrategy[str | None]:
@@ -98,7 +103,8 @@ def norms() -> st.SearchStrategy[str | None]:
 
 def orders(count: int) -> st.SearchStrategy[tuple[str, ...]]:
     """Return one order for each transformed axis."""
-    return st.tuples(*[st.sampled_from(["natural", "transposed"])] * count)
+    order = st.sampled_from(["natural", "transposed"])
+    return st.tuples(*[order] * count)
 
 
 def random_array(
@@ -197,9 +203,11 @@ def _case(
     """
     kind = FAMILIES[family][0]
     dtypes = _REAL_DTYPES if kind == "r2c" else (*_COMPLEX_DTYPES, *_REAL_DTYPES)
-    last = lengths[-1] // 2 + 1 if kind == "c2r" else lengths[-1]
-    for axis, n in zip(axes, (*lengths[:-1], last), strict=True):
-        shape[axis] = n
+    input_lengths = list(lengths)
+    if kind == "c2r":
+        input_lengths[-1] = lengths[-1] // 2 + 1
+    for axis, length in zip(axes, input_lengths, strict=True):
+        shape[axis] = length
         if resize and draw(st.integers(0, 3)) == 0:  # padded or cropped
             shape[axis] = draw(sizes(LARGEST[len(shape)]))
     return Case(
@@ -260,20 +268,17 @@ def round_cases(
     """Return calls with given rounds: ordered factors of 1 to 3 axes in 2 to 4 rounds."""
     family = draw(st.sampled_from(tuple(families)))
     ndim = draw(st.integers(1, 3))
-    most_rounds = {1: 4, 2: 3}.get(ndim, 2)
+    most_rounds = {1: 4, 2: 3, 3: 2}[ndim]
     count = draw(st.integers(2, most_rounds))
     permutation = draw(st.permutations(range(ndim)))
-    axes = tuple(permutation[: draw(st.integers(1, ndim))])
-    largest_factor = {1: 7, 2: 5}.get(ndim, 4)
-    kind = FAMILIES[family][0]
+    axes_count = draw(st.integers(1, ndim))
+    axes = tuple(permutation[:axes_count])
+    largest_factor = {1: 7, 2: 5, 3: 4}[ndim]
     rounds: list[dict[int, int]] = [{} for _ in range(count)]
     lengths = []
     for axis in axes:
-        numbers = sorted(draw(st.sets(st.integers(0, count - 1), min_size=1)))
-        if axis == axes[-1] and kind == "r2c":
-            numbers[0] = 0
-        if axis == axes[-1] and kind == "c2r":
-            numbers[-1] = count - 1
+        kind = FAMILIES[family][0] if axis == axes[-1] else "c2c"
+        numbers = draw(_round_numbers(count, kind))
         factors = draw(st.tuples(*[st.integers(2, largest_factor)] * len(numbers)))
         for number, factor in zip(numbers, factors, strict=True):
             rounds[number][axis] = factor
@@ -287,3 +292,17 @@ def round_cases(
         rounds=tuple(factors for factors in rounds if factors),
         resize=resize,
     )
+
+
+@st.composite
+def _round_numbers(draw: st.DrawFn, count: int, kind: str) -> list[int]:
+    """Return the rounds, out of `count`, in which an axis has a digit.
+
+    A real axis has one in the first round, and an axis with a real result in the last round.
+    """
+    numbers = sorted(draw(st.sets(st.integers(0, count - 1), min_size=1)))
+    if kind == "r2c":
+        numbers[0] = 0
+    if kind == "c2r":
+        numbers[-1] = count - 1
+    return numbers

@@ -167,7 +167,9 @@ class _Trap:
 
         The process that finished the first task does not wait, so that two processes are involved.
         """
-        if name == self.phase and not self._first and self.board.process("first") is not None:
+        if name != self.phase or self._first:
+            return
+        if self.board.process("first") is not None:
             self._come()
 
     def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:

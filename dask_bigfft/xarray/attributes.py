@@ -39,8 +39,9 @@ def attrs_as_text(attrs: Attrs) -> str:
             return {"dtype": str(value.dtype), "values": value.tolist()}
         return str(value)
 
-    named = {name: attrs[name] for name in sorted(name for name in attrs if isinstance(name, str))}
-    return json.dumps(named, default=as_json, skipkeys=True)
+    names = [name for name in attrs if isinstance(name, str)]
+    by_name = {name: attrs[name] for name in sorted(names)}
+    return json.dumps(by_name, default=as_json, skipkeys=True)
 
 
 def attrs_from_text(text: str) -> dict[str, Any]:
@@ -53,7 +54,8 @@ def attrs_from_text(text: str) -> dict[str, Any]:
     def with_arrays(value: dict[str, Any]) -> Any:
         if value.keys() != {"dtype", "values"}:
             return value
-        return np.array(value["values"], value["dtype"])[()]
+        array = np.array(value["values"], value["dtype"])
+        return array[()]  # a NumPy scalar if there are no dimensions
 
     attrs: dict[str, Any] = json.loads(text, object_hook=with_arrays)
     return attrs
@@ -61,23 +63,30 @@ def attrs_from_text(text: str) -> dict[str, Any]:
 
 def _agrees(attrs: Attrs, name: Any, value: Any) -> bool:
     """Return True if attributes have a name with a value of this text."""
-    return name in attrs and attrs_as_text({name: attrs[name]}) == attrs_as_text({name: value})
+    if name not in attrs:
+        return False
+    return attrs_as_text({name: attrs[name]}) == attrs_as_text({name: value})
 
 
 def _common(several: Iterable[Attrs]) -> dict[Any, Any]:
     """Return the attributes in which several arrays agree."""
     first, *others = several
-    return {
-        name: value
-        for name, value in first.items()
-        if all(_agrees(attrs, name, value) for attrs in others)
-    }
+    common = {}
+    for name, value in first.items():
+        if all(_agrees(attrs, name, value) for attrs in others):
+            common[name] = value
+    return common
 
 
 def frequency_attrs(array: xr.DataArray | xr.Dataset) -> dict[Hashable, dict[Any, Any]]:
     """Return the attributes of each coordinate of frequencies, by its dimension."""
-    coordinates = {dim: array.coords[dim].attrs for dim in array.dims if dim in array.coords}
-    return {dim: attrs for dim, attrs in coordinates.items() if f"{RECORD}dim" in attrs}
+    attrs_by_dim = {}
+    for dim in array.dims:
+        if dim in array.coords:
+            attrs = array.coords[dim].attrs
+            if f"{RECORD}dim" in attrs:
+                attrs_by_dim[dim] = attrs
+    return attrs_by_dim
 
 
 def source_attrs(
@@ -99,17 +108,18 @@ def source_attrs(
         Name of the spectrum, which tells variables of a dataset apart.
     """
     own = without_frequency_attrs(attrs, coordinates)
-    for coordinate in coordinates:
-        if ARRAY_ATTRS in coordinate:
-            variables: Attrs = attrs_from_text(coordinate.get(VARIABLE_ATTRS, "{}"))
-            recorded = variables.get(name, attrs_from_text(coordinate[ARRAY_ATTRS]))
-            common = own.keys() & recorded.keys()
-            if not all(_agrees(own, key, recorded[key]) for key in common):
-                return own
-            present = {key: value for key, value in own.items() if key in recorded}
-            lost = {key: value for key, value in recorded.items() if key not in present}
-            return present | lost
-    return own
+    recording = [coordinate for coordinate in coordinates if ARRAY_ATTRS in coordinate]
+    if not recording:
+        return own
+    coordinate = recording[0]
+    by_variable: Attrs = attrs_from_text(coordinate.get(VARIABLE_ATTRS, "{}"))
+    recorded = by_variable.get(name, attrs_from_text(coordinate[ARRAY_ATTRS]))
+    common_keys = [key for key in own if key in recorded]
+    if not all(_agrees(own, key, recorded[key]) for key in common_keys):
+        return own
+    common = {key: own[key] for key in common_keys}
+    lost = {key: value for key, value in recorded.items() if key not in common}
+    return common | lost
 
 
 def without_frequency_attrs(attrs: Attrs, coordinates: Sequence[Attrs]) -> dict[Any, Any]:
@@ -135,12 +145,13 @@ def record_variables(dataset: xr.Dataset, transformed: Mapping[Hashable, xr.Data
         Transformed variables by name.
     """
     for dim, record in frequency_attrs(dataset).items():
-        variables = {
-            str(name): attrs_from_text(array[dim].attrs.get(ARRAY_ATTRS, "{}"))
-            for name, array in transformed.items()
-            if dim in array.dims
-        }
-        common = _common(variables.values()) if variables else {}
-        if any(len(attrs) > len(common) for attrs in variables.values()):
+        attrs_by_variable = {}
+        for name, array in transformed.items():
+            if dim in array.dims:
+                text = array[dim].attrs.get(ARRAY_ATTRS, "{}")
+                attrs_by_variable[str(name)] = attrs_from_text(text)
+        several = attrs_by_variable.values()
+        common = _common(several) if several else {}
+        if any(len(attrs) > len(common) for attrs in several):
             record[ARRAY_ATTRS] = attrs_as_text(common)
-            record[VARIABLE_ATTRS] = attrs_as_text(variables)
+            record[VARIABLE_ATTRS] = attrs_as_text(attrs_by_variable)

@@ -93,9 +93,11 @@ class Samples:
     @property
     def attrs(self) -> dict[str, Any]:
         """Attributes of the frequency coordinate: strings and numbers, which files can store."""
-        fields = asdict(self) | {"time_unit": self.time_unit if self.is_time else None}
         attrs = {"units": self.frequency_units}
-        attrs |= {f"direct_{name}": value for name, value in fields.items()}
+        for name, value in asdict(self).items():
+            attrs[f"direct_{name}"] = value
+        if not self.is_time:
+            del attrs["direct_time_unit"]
         return {key: value for key, value in attrs.items() if value is not None}
 
     def resampled(self, length: int | None) -> "Samples":
@@ -105,12 +107,13 @@ class Samples:
         step = self.step * self.length / length
         if self.is_time:
             return replace(self, length=length, step=step)._in_whole_steps()
-        whole = self.dtype is None or np.dtype(self.dtype).kind not in "iu" or step.is_integer()
+        has_integers = self.dtype is not None and np.dtype(self.dtype).kind in "iu"
+        dtype = "float64" if has_integers and not step.is_integer() else self.dtype
         return replace(
             self,
             length=length,
             step=step,
-            dtype=self.dtype if whole else "float64",
+            dtype=dtype,
         )
 
     def _in_whole_steps(self) -> "Samples":
@@ -140,16 +143,20 @@ class Samples:
         if self.dtype is None:
             return None
         dtype = np.dtype(self.dtype)
-        places = np.arange(self.length)[:count]
-        positions: Any = self.first + places * self.step
+        offsets = np.arange(self.length)[:count] * self.step
+        positions: Any
         if self.is_time:
-            steps = np.rint(places * self.step).astype(np.int64) + int(self.first)
-            positions = steps.astype(f"{dtype.kind}8[{self.time_unit}]")
+            whole_offsets = np.rint(offsets).astype(np.int64)
+            in_units = whole_offsets + int(self.first)
+            positions = in_units.astype(f"{dtype.kind}8[{self.time_unit}]")
+        else:
+            positions = self.first + offsets
         if self.calendar is not None:
             microseconds = positions.astype("m8[us]").astype(np.int64)
             positions = import_module("cftime").num2date(microseconds, SINCE, self.calendar)
+        elif dtype.kind in "iu":
+            positions = np.rint(positions).astype(dtype)
         else:
-            positions = np.rint(positions) if dtype.kind in "iu" else positions
             positions = positions.astype(dtype)
         attrs = {} if self.units is None else {"units": self.units}
         return xr.Variable((self.dim,), positions, attrs)

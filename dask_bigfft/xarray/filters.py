@@ -68,7 +68,9 @@ PAD_WIDTH = "pad_width"
 
 
 def _is_along(array: xr.DataArray, dim: Hashable, direction: str) -> bool:
-    """Return True for a dimension of degrees north or east."""
+    """Return True for a dimension of degrees north or east: by its unit, or else by its name."""
+    if dim not in array.coords:
+        return False
     coordinate = array.coords[dim]
     units = str(coordinate.attrs.get("units", "")).lower()
     names = {"north": ("lat", "latitude"), "east": ("lon", "longitude")}
@@ -76,21 +78,28 @@ def _is_along(array: xr.DataArray, dim: Hashable, direction: str) -> bool:
 
 
 def _distance_in_metres(array: xr.DataArray, dim: Hashable) -> float:
-    """Return the distance of two samples in metres."""
-    own = samples_of(array, dim)
-    units = "" if own.units is None else unit_symbol(own.units)
-    in_metres = {"m": 1.0, "km": 1000.0}
-    if units in in_metres:
-        return abs(own.spacing) * in_metres[units]
-    if dim in array.coords and _is_along(array, dim, "north"):
-        return abs(own.spacing) * METRES_PER_DEGREE
-    if dim in array.coords and _is_along(array, dim, "east"):
-        latitudes = [name for name in array.dims if name in array.coords and name != dim]
-        latitudes = [name for name in latitudes if _is_along(array, name, "north")]
-        if len(latitudes) == 1:
-            values = array.coords[latitudes[0]].values
-            middle = math.radians(float(values.min() + values.max()) / 2)
-            return abs(own.spacing) * METRES_PER_DEGREE * math.cos(middle)
+    """Return the distance of two samples in metres. Degrees east are those of the middle latitude.
+
+    Raises
+    ------
+    ArgumentError
+        For a dimension whose coordinate tells no length.
+    """
+    samples = samples_of(array, dim)
+    distance = abs(samples.spacing)
+    units = "" if samples.units is None else unit_symbol(samples.units)
+    if units == "m":
+        return distance
+    if units == "km":
+        return distance * 1000.0
+    if _is_along(array, dim, "north"):
+        return distance * METRES_PER_DEGREE
+    others = [name for name in array.dims if name != dim]
+    latitudes = [name for name in others if _is_along(array, name, "north")]
+    if _is_along(array, dim, "east") and len(latitudes) == 1:
+        degrees = array.coords[latitudes[0]].values
+        middle = math.radians(float(degrees.min() + degrees.max()) / 2)
+        return distance * METRES_PER_DEGREE * math.cos(middle)
     allowed = f"False: dimension {dim} has no coordinate in metres, kilometres or degrees north, "
     allowed += "or in degrees east beside one in degrees north"
     raise_invalid("metres", True, allowed)
@@ -362,11 +371,12 @@ def _kernel_of(kernel: Any, array: xr.DataArray, dims: Sequence[Hashable]) -> An
     values = np.asarray(values)
     if values.ndim != len(dims):
         raise_invalid("kernel", f"shape {values.shape}", f"an axis for each of {dims}")
-    order = np.argsort([array.get_axis_num(dim) for dim in dims])
+    axes = [array.get_axis_num(dim) for dim in dims]
     shape = [1] * array.ndim
-    for dim, length in zip(dims, values.shape, strict=True):
-        shape[array.get_axis_num(dim)] = length
-    return values.transpose(order).reshape(shape)
+    for axis, length in zip(axes, values.shape, strict=True):
+        shape[axis] = length
+    in_order_of_array = values.transpose(np.argsort(axes))
+    return in_order_of_array.reshape(shape)
 
 
 @over_variables(spectral=False)
@@ -831,11 +841,12 @@ def _parse_width(width: Any, dims: Sequence[Hashable]) -> dict[Hashable, tuple[i
     if set(by_dim) != set(dims):
         raise_invalid("width", width, allowed)
     widths = {}
-    for dim, own in by_dim.items():
-        pair = [own, own] if np.ndim(own) == 0 else [*own]
+    for dim, own_width in by_dim.items():
+        pair = [own_width, own_width] if np.ndim(own_width) == 0 else [*own_width]
         if len(pair) != 2:
             raise_invalid("width", width, allowed)
-        before, after = (parse_count("width", count, 0, 2**62) for count in pair)
+        before = parse_count("width", pair[0], 0, 2**62)
+        after = parse_count("width", pair[1], 0, 2**62)
         widths[dim] = (before, after)
     return widths
 
@@ -876,20 +887,32 @@ def pad(
     dims = parse_dims(array, dim, lambda _: True)
     widths = _parse_width(width, dims)
     parse_choice("mode", mode, *get_args(Mode))
-    all_widths = [widths.get(name, (0, 0)) for name in array.dims]
+    width_of_axes = [widths.get(name, (0, 0)) for name in array.dims]
     function: Any = da.pad if isinstance(array.data, da.Array) else np.pad
     keywords = {"constant_values": constant_values} if mode == "constant" else {}
-    data = function(array.data, all_widths, mode=mode, **keywords)
+    data = function(
+        array.data,
+        width_of_axes,
+        mode=mode,
+        **keywords,
+    )
     samples = {}
     attrs = {}
     for name, (before, after) in widths.items():
         own = samples_of(array, name)
         first = own.first - before * own.step
-        if own.is_time or float(first).is_integer():
-            first = round(first) if isinstance(own.first, int) else first
-        samples[name] = replace(own, first=first, length=own.length + before + after)
+        is_whole = own.is_time or float(first).is_integer()
+        if is_whole and isinstance(own.first, int):
+            first = round(first)
+        length = own.length + before + after
+        samples[name] = replace(own, first=first, length=length)
         attrs[name] = {PAD_WIDTH: [before, after]}
-    return _with_samples(array, data, samples, attrs)
+    return _with_samples(
+        array,
+        data,
+        samples,
+        attrs,
+    )
 
 
 @over_variables(spectral=False)
@@ -932,12 +955,12 @@ def unpad(array: xr.DataArray, dim: Dims = None, *, width: Any = None) -> xr.Dat
             raise_invalid("width", width, f"less than the {size} samples of {name}")
         inner[name] = slice(before, size - after)
     cropped = array.isel(inner)
-    for name in widths:
-        if name in cropped.coords:
-            coordinate = cropped.coords[name].variable.copy()
-            coordinate.attrs.pop(PAD_WIDTH, None)
-            cropped = cropped.assign_coords({name: coordinate})
-    return cropped
+    coords = {}
+    for name in [name for name in widths if name in cropped.coords]:
+        coordinate = cropped.coords[name].variable.copy()
+        coordinate.attrs.pop(PAD_WIDTH, None)
+        coords[name] = coordinate
+    return cropped.assign_coords(coords)
 
 
 # --- two arrays -----------------------------------------------------------------------------

@@ -112,9 +112,7 @@ def _spectrum(
     """Return samples by dimension, with the halved one last, and the spectrum by `work`."""
     dims = parse_dims(arrays[0], dim, lambda _: True)
     if real_dim is not None:
-        if real_dim not in dims:
-            raise_invalid("real_dim", real_dim, f"one of the dimensions {dims}")
-        dims = [*(name for name in dims if name != real_dim), real_dim]
+        dims = _with_last(dims, real_dim)
     sources = []
     for array in arrays:
         source, windows = prepared(
@@ -140,6 +138,14 @@ def _spectrum(
     if window is None:
         raise_invalid("window_correction", True, "False without a window")
     return samples, data / data.dtype.type(_power_of_windows(windows, scaling))
+
+
+def _with_last(dims: Sequence[Hashable], real_dim: Hashable) -> list[Hashable]:
+    """Return dimensions with the one that gets half a spectrum at the end."""
+    if real_dim not in dims:
+        raise_invalid("real_dim", real_dim, f"one of the dimensions {dims}")
+    others = [dim for dim in dims if dim != real_dim]
+    return [*others, real_dim]
 
 
 def _power_of_windows(windows: Sequence[Any], scaling: str) -> float:

@@ -41,11 +41,13 @@ def even_step(
     ArgumentError
         If the steps differ, with the gap or the calendar's step, and what to do.
     """
-    exact = places if places.dtype.kind == "f" else places.astype(object)
-    steps = np.diff(exact).astype(float)
-    step = float(steps.mean())
-    if step and np.all(np.abs(steps - step) <= TOLERANCE * abs(step)):
-        return step
+    # Python's integers do not overflow, as differences of large times would.
+    exact_places = places if places.dtype.kind == "f" else places.astype(object)
+    steps = np.diff(exact_places).astype(float)
+    mean_step = float(steps.mean())
+    errors = np.abs(steps - mean_step)
+    if mean_step and np.all(errors <= TOLERANCE * abs(mean_step)):
+        return mean_step
     _raise_uneven(coordinate, steps, seconds)
 
 
@@ -96,10 +98,12 @@ def _disorder(coordinate: xr.DataArray, steps: npt.NDArray[np.float64]) -> tuple
     values = coordinate.values
     if coordinate.isnull().any():
         return "with missing values", f"array.isel({dim}=array[{dim!r}].notnull())"
-    if not np.all(steps):
-        place = _value_text(values[np.flatnonzero(steps == 0)[0]])
+    repetitions = np.flatnonzero(steps == 0)
+    if len(repetitions):
+        place = _value_text(values[repetitions[0]])
         return f"with two samples at {place}", f"array.drop_duplicates({dim!r})"
-    turns = np.flatnonzero(np.sign(steps) != np.sign(steps[0]))
+    signs = np.sign(steps)
+    turns = np.flatnonzero(signs != signs[0])
     if len(turns):
         place = _value_text(values[turns[0]])
         return f"which turns round at {place}", f"array.sortby({dim!r})"
@@ -135,17 +139,30 @@ def _months(values: npt.NDArray[Any], sizes: npt.NDArray[np.float64]) -> str | N
     else:  # no dates
         return None
     counts = np.abs(np.diff(months))
-    count = int(np.median(counts))
-    regular = counts == count
-    if count == 0 or 2 * regular.sum() <= len(counts):
+    usual_count = int(np.median(counts))
+    is_regular = counts == usual_count
+    if usual_count == 0 or 2 * is_regular.sum() <= len(counts):
         return None
-    if sizes[regular].max() > sizes[regular].min() * 31 / 28 * (1 + TOLERANCE):
+    regular_sizes = sizes[is_regular]
+    if regular_sizes.max() > regular_sizes.min() * 31 / 28 * (1 + TOLERANCE):
         return None
-    number, unit = (count // 12, "year") if count % 12 == 0 else (count, "month")
-    step = f"a calendar {unit}" if number == 1 else f"{number} calendar {unit}s"
-    if regular.all():
+    step = _months_text(usual_count)
+    gaps = np.flatnonzero(~is_regular)
+    if not len(gaps):
         return step
-    return f"{step} and a gap after {_value_text(values[np.flatnonzero(~regular)[0]])}"
+    return f"{step} and a gap after {_value_text(values[gaps[0]])}"
+
+
+def _months_text(months: int) -> str:
+    """Return a number of calendar months as text, in years if they are whole.
+
+    >>> _months_text(1), _months_text(24)
+    ('a calendar month', '2 calendar years')
+    """
+    is_years = months % 12 == 0
+    unit = "year" if is_years else "month"
+    number = months // 12 if is_years else months
+    return f"a calendar {unit}" if number == 1 else f"{number} calendar {unit}s"
 
 
 def _step_text(step: float, units: str | None, seconds: float | None) -> str:

@@ -873,8 +873,6 @@ class CheckedExecutor(CPUExecutor):
         filters: Filters,
         check: Verification,
     ) -> None:
-        replaces_source = source.array is not None and np.may_share_memory(source.array, out)
-        self.apart = replaces_source or not round_.keeps_energy
         self.check = check
         super().__init__(
             round_,

@@ -41,7 +41,7 @@ from dask_bigfft.tiles.program import (
     Twiddle,
     program_of,
 )
-from dask_bigfft.tiles.way import BlockMemory, Way, WritingFFT, way_of
+from dask_bigfft.tiles.way import BlockMemory, Way, WritingFFT, is_apart, way_of
 from dask_bigfft.transforms.layout import AxisLayout, Layout, half
 from dask_bigfft.transforms.rounds import Round, StoredWindow
 from dask_bigfft.transforms.steps import Divisor
@@ -343,8 +343,6 @@ class CPUExecutor:
 
     #: True if tiles are verified, so that a tile may be repeated.
     checked = False
-    #: True if tiles and their results have memory of their own until they are stored.
-    apart = False
 
     def __init__(
         self,
@@ -388,6 +386,7 @@ class CPUExecutor:
             source=kind,
             is_overwritten=out is source.array,
         )
+        overwrites = source.array is not None and np.may_share_memory(source.array, out)
         return way_of(
             self.program,
             memory,
@@ -395,7 +394,7 @@ class CPUExecutor:
             supports_out=self.library.supports_out,
             has_windows=bool(self.round.windows),
             checked=self.checked,
-            apart=self.apart,
+            apart=is_apart(self.checked, overwrites, self.round.keeps_energy),
             cut=self.cut,
         )
 
@@ -417,7 +416,7 @@ class CPUExecutor:
             yield from source.tiles(
                 dim,
                 width,
-                None if self.apart else self.out,
+                None if self.way.apart else self.out,
                 cuts,
             )
             return

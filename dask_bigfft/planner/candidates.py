@@ -312,10 +312,9 @@ class Candidates:
                 moves=moves,
             )
             if self.on_gpu:
-                blocks = max(1, after.blocks)
-                load = self.model.read(exchange.shape, after.size * self.itemsize / blocks)
+                load = self.model.read(exchange)
                 if load is not None:
-                    return load * blocks
+                    return load * max(1, after.blocks)
             return self.model.stage(stage).seconds
 
         try:

@@ -23,7 +23,7 @@ from dask_bigfft.planner.request import Machine
 from dask_bigfft.planner.stages import Exchange, Stage
 from dask_bigfft.planner.tile_plan import NARROWEST_NBYTES
 from dask_bigfft.tiles.program import program_of
-from dask_bigfft.tiles.way import BlockMemory, Price, Way, price, way_of
+from dask_bigfft.tiles.way import BlockMemory, Price, Way, is_apart, price, way_of
 from dask_bigfft.transforms.layout import tile_bytes_of
 from dask_bigfft.transforms.rounds import ExchangeShape, Round
 
@@ -239,7 +239,7 @@ class Model:
             supports_out=self.library.supports_out,
             has_windows=bool(round_.windows),
             checked=is_verified,
-            apart=is_verified and (is_overwritten or not round_.keeps_energy),
+            apart=is_apart(is_verified, is_overwritten, round_.keeps_energy),
         )
 
     def traffic(self, stage: Stage) -> Traffic:
@@ -367,19 +367,24 @@ class Model:
             kernels += max(count / blocks / device.flops, 4 * largest_nbytes / device.memory)
         return max(calls, bus, kernels)
 
-    def read(self, shape: ExchangeShape, nbytes: float) -> float | None:
-        """Return the seconds of a GPU's direct reads of a block; None if threads gather it."""
+    def read(self, exchange: Exchange) -> float | None:
+        """Return the seconds in which a GPU reads a block after an exchange from those before it.
+
+        None if the threads of the host gather it. Values are read in the dtype of the block.
+        """
         if self.storage == "disk" or self.machine.workers > 1:
             return None
-        row_nbytes = shape.width * self.itemsize
+        shape = exchange.shape
+        row_nbytes = shape.width * np.dtype(exchange.dtype).itemsize
         if row_nbytes < NARROWEST_NBYTES:
             return None
-        fraction = 1.0 if shape.local else SHARDS
+        nbytes = exchange.nbytes / max(1, exchange.target.blocks)
         runs = nbytes / row_nbytes
-        return max(
-            nbytes / device.h2d / fraction + runs * device.run * BY_KERNEL
-            for device in self.devices
-        )
+        fraction = 1.0 if shape.local else SHARDS
+        seconds = []
+        for device in self.devices:
+            seconds.append(nbytes / device.h2d / fraction + runs * device.run * BY_KERNEL)
+        return max(seconds)
 
     # --- stages ------------------------------------------------------------------------------
 
@@ -454,7 +459,7 @@ class Model:
             if stage.writes is not None:
                 order = stage.writes.place(round_.target).written
             device = self.of_device(round_, order)
-            read = self.read(exchange.shape, exchange.target.size * self.itemsize / blocks)
+            read = self.read(exchange)
             if read is not None:
                 gather = 0.0
                 device = max(device, read)

@@ -101,6 +101,8 @@ class Way:
         True if tiles are copied to their place in the result, and transformed there.
     writing_fft : {"none", "first", "last"}
         The operation of the program that writes to the result, if the library can.
+    apart : bool
+        True if tiles and results have memory of their own until they are stored, see `is_apart`.
     """
 
     memory: BlockMemory
@@ -109,6 +111,7 @@ class Way:
     reads_in_place: bool
     fills_result: bool
     writing_fft: WritingFFT
+    apart: bool = False
 
     @property
     def is_copied(self) -> bool:
@@ -146,6 +149,24 @@ class Way:
         if is_repeated:
             return gathered + computed + (computed or gathered)
         return gathered + computed
+
+
+def is_apart(checked: bool, overwrites: bool, keeps_energy: bool) -> bool:
+    """Return whether tiles and results have memory of their own until they are stored.
+
+    A tile that is verified is loaded once more after a mismatch, so it must not be overwritten. It
+    is transformed twice if its energy changes, and both results are compared.
+
+    Parameters
+    ----------
+    checked : bool
+        True if tiles are verified.
+    overwrites : bool
+        True if the result shares the memory of the block.
+    keeps_energy : bool
+        True if the round conserves energy.
+    """
+    return checked and (overwrites or not keeps_energy)
 
 
 def block_tiling(
@@ -201,7 +222,7 @@ def way_of(
     checked : bool
         True if tiles are verified, and loaded once more after a mismatch.
     apart : bool
-        True if tiles and results have memory of their own until they are stored.
+        True if tiles and results have memory of their own, see `is_apart`.
     cut : (int, int), optional
         Dimension and maximum width of tiles of a block that is shared with other executors.
     """
@@ -238,6 +259,7 @@ def way_of(
         reads_in_place=reads_in_place,
         fills_result=fills_result,
         writing_fft=writing_fft,
+        apart=apart,
     )
 
 

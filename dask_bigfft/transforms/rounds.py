@@ -12,10 +12,10 @@ An exchange is *local*, without transfers, if every block is made from one block
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -127,21 +127,20 @@ class Round(HashedOnce):
             dim = self.dim(step)
             group = groups[dim]
             count = group.bounds[-1]
-            if not group.offset and count == group.size:
-                continue
+            if group.offset == 0 and count == group.size:
+                continue  # all values are stored
             fold = None
             if step.axis in self.folded:
                 # Of half a spectrum the last frequency stands for its negative, too.
                 fold = (count - 1, count - 1) if step.target.is_partial else (0, count)
-            windows.append(
-                StoredWindow(
-                    dim,
-                    group.offset,
-                    count,
-                    group.size,
-                    fold,
-                )
+            window = StoredWindow(
+                dim,
+                first=group.offset,
+                count=count,
+                size=group.size,
+                fold=fold,
             )
+            windows.append(window)
         return tuple(windows)
 
     @property
@@ -168,7 +167,8 @@ class Round(HashedOnce):
         if self.multiplies:
             return False
         for step in self.steps:
-            if (step.chirp_in, step.chirp_out, step.convolve) != (None, None, None):
+            has_chirp = step.chirp_in is not None or step.chirp_out is not None
+            if has_chirp or step.convolve is not None:
                 return False
         has_real_result = any(step.kind == "c2r" for step in self.steps)
         has_twiddles = any(step.twiddle is not None for step in self.steps)
@@ -202,9 +202,11 @@ class Round(HashedOnce):
 
     def dim(self, step: Step) -> int:
         """Return the dimension of a block that holds the step's digit."""
-        before = sum(len(axis.groups) for axis in self.source.axes[: step.axis])
-        digits = [group.digits for group in self.source.axes[step.axis].groups]
-        return before + digits.index((step.source,))
+        axes_before = self.source.axes[: step.axis]
+        dims_before = sum(len(axis.groups) for axis in axes_before)
+        own_axis = self.source.axes[step.axis]
+        digits = [group.digits for group in own_axis.groups]
+        return dims_before + digits.index((step.source,))
 
 
 @dataclass(frozen=True)
@@ -253,12 +255,13 @@ def _extents(layout: AxisLayout, points: dict[int, tuple[int, ...]]) -> list[tup
     for group in layout.groups:
         length = max(group.chunks, default=0)
         inner = 1  # values of the group per value of the digit
-        own_extents = []
+        extents_inside_out = []
         for stage, stride, size in reversed(common_digits(group, points)):
             extent = min(size, -(-length // inner))
-            own_extents.append((stage, stride, max(1, extent)))
+            extents_inside_out.append((stage, stride, max(1, extent)))
             inner *= max(1, size)
-        extents += reversed(own_extents)
+        extents_inside_out.reverse()
+        extents += extents_inside_out
     return extents
 
 
@@ -266,10 +269,13 @@ def _extents(layout: AxisLayout, points: dict[int, tuple[int, ...]]) -> list[tup
 def _paired_extents(source: AxisLayout, target: AxisLayout) -> tuple[tuple[int, int], ...]:
     """Return extents of common digits in full blocks before and after, innermost first."""
     points = radix_points(source, target)
-    after = {(stage, stride): extent for stage, stride, extent in _extents(target, points)}
+    extents_after = {}
+    for stage, stride, extent in _extents(target, points):
+        extents_after[stage, stride] = extent
     pairs = []
     for stage, stride, extent in reversed(_extents(source, points)):
-        pairs.append((extent, after.get((stage, stride), extent)))
+        extent_after = extents_after.get((stage, stride), extent)
+        pairs.append((extent, extent_after))
     return tuple(pairs)
 
 
@@ -378,10 +384,11 @@ class AxisComponents:
     @cached_property
     def one_to_one(self) -> bool:
         """True if every group has at most one block on either side."""
-        return all(
-            np.bincount(group_of[group_of >= 0], minlength=1).max() <= 1
-            for group_of in (self.of_source, self.of_target)
-        )
+        for group_of in (self.of_source, self.of_target):
+            block_counts = np.bincount(group_of[group_of >= 0], minlength=1)
+            if block_counts.max() > 1:
+                return False
+        return True
 
 
 def _members(group_of: Ints, count: int) -> tuple[tuple[int, ...], ...]:
@@ -402,31 +409,46 @@ def _interval_components(source: Group, target: Group) -> AxisComponents:
     target_bounds = np.minimum(target.bounds, size)
     # Behind the stored values there is padding, which any cut of the target splits.
     padding_bounds = target_bounds[target_bounds >= source_bounds[-1]]
-    cuts = np.union1d(source_bounds, padding_bounds)
-    common = np.union1d(np.intersect1d(cuts, target_bounds), [0, size])
+    source_cuts = np.union1d(source_bounds, padding_bounds)
+    common_cuts = np.intersect1d(source_cuts, target_bounds)
+    # Group i is between ends i and i + 1.
+    ends = np.union1d(common_cuts, [0, size])
+    count = max(1, len(ends) - 1)
 
     def groups_of(bounds: Ints) -> Ints:
         """Return the group of each chunk between some bounds."""
-        groups = np.searchsorted(common, bounds[:-1], side="right") - 1
-        return np.minimum(groups, max(0, len(common) - 2))
+        groups = np.searchsorted(ends, bounds[:-1], side="right") - 1
+        return np.minimum(groups, count - 1)
 
-    of_source = np.where(np.diff(source_bounds) > 0, groups_of(source_bounds), -1)
-    return AxisComponents(max(1, len(common) - 1), of_source, groups_of(target_bounds))
+    has_values = np.diff(source_bounds) > 0
+    of_source = np.where(has_values, groups_of(source_bounds), -1)
+    of_target = groups_of(target_bounds)
+    return AxisComponents(count, of_source, of_target)
 
 
 def _rolled_components(source: Group, target: Group) -> AxisComponents:
     """Return the groups of digits cyclically shifted against one another: cuts of a circle."""
-    source_cuts = (np.array(source.bounds[:-1], np.int64) + source.offset) % source.size
-    target_cuts = (np.array(target.bounds[:-1], np.int64) + target.offset) % source.size
-    common = np.intersect1d(source_cuts, target_cuts)
-    count = max(1, len(common))
+    size = source.size
+
+    def first_values(group: Group) -> Ints:
+        """Return the value at the first place of each chunk."""
+        places = np.array(group.bounds[:-1], np.int64)
+        return (places + group.offset) % size
+
+    source_cuts = first_values(source)
+    target_cuts = first_values(target)
+    common_cuts = np.intersect1d(source_cuts, target_cuts)
+    count = max(1, len(common_cuts))
 
     def groups_of(cuts: Ints) -> Ints:
         """Return the group of each chunk that begins at a cut."""
-        return (np.searchsorted(common, cuts, side="right") - 1) % count
+        groups = np.searchsorted(common_cuts, cuts, side="right") - 1
+        return groups % count  # values before the first common cut belong to the last group
 
-    of_source = np.where(np.array(source.chunks) > 0, groups_of(source_cuts), -1)
-    return AxisComponents(count, of_source, groups_of(target_cuts))
+    has_values = np.array(source.chunks) > 0
+    of_source = np.where(has_values, groups_of(source_cuts), -1)
+    of_target = groups_of(target_cuts)
+    return AxisComponents(count, of_source, of_target)
 
 
 def unflattened(layout: AxisLayout) -> AxisLayout:
@@ -444,15 +466,18 @@ def unflattened(layout: AxisLayout) -> AxisLayout:
 
 def _split_group(group: Group) -> list[Group]:
     """Return a group for each digit if the chunks cut only the outermost one, else the group."""
-    outer, *inner = group.digits
-    if not inner or group.offset or group.bounds[-1] != group.size:
+    outer, *inner_digits = group.digits
+    is_whole = group.offset == 0 and group.bounds[-1] == group.size
+    if not inner_digits or not is_whole:
         return [group]
-    width = math.prod(digit.size for digit in inner)
+    width = math.prod(digit.size for digit in inner_digits)
     if any(chunk % width for chunk in group.chunks):
         return [group]
     outer_chunks = tuple(chunk // width for chunk in group.chunks)
-    inner_groups = [Group((digit,), (digit.size,)) for digit in inner]
-    return [Group((outer,), outer_chunks), *inner_groups]
+    groups = [Group((outer,), outer_chunks)]
+    for digit in inner_digits:
+        groups.append(Group((digit,), (digit.size,)))
+    return groups
 
 
 @lru_cache(maxsize=256)
@@ -468,21 +493,27 @@ def axis_components(source: AxisLayout, target: AxisLayout) -> AxisComponents:
         return AxisComponents(1, of_source, of_target)
     source = unflattened(source)
     target = unflattened(target)
-    if len(source.groups) == len(target.groups) == 1 and source.digits == target.digits:
+    has_one_dim = len(source.groups) == len(target.groups) == 1
+    if has_one_dim and source.digits == target.digits:
         return _interval_components(source.groups[0], target.groups[0])
-    common = [group for group in source.groups if group in target.groups]
-    separating = [group for group in common if len(group.chunks) > 1]
-
-    def groups_of(layout: AxisLayout) -> Ints:
-        """Return the group of each block: its chunks in the separating groups of digits."""
-        chunks = np.indices(layout.grid).reshape(len(layout.grid), -1)
-        numbers = np.zeros(layout.blocks, np.int64)
-        for group in separating:
-            numbers = numbers * len(group.chunks) + chunks[layout.groups.index(group)]
-        return numbers
-
+    separating = []
+    for group in source.groups:
+        if len(group.chunks) > 1 and group in target.groups:
+            separating.append(group)
     count = math.prod(len(group.chunks) for group in separating)
-    return AxisComponents(count, groups_of(source), groups_of(target))
+    of_source = _numbers_in(separating, source)
+    of_target = _numbers_in(separating, target)
+    return AxisComponents(count, of_source, of_target)
+
+
+def _numbers_in(separating: Sequence[Group], layout: AxisLayout) -> Ints:
+    """Return the number of each block among the chunks of some groups of digits, row-major."""
+    chunks = np.indices(layout.grid).reshape(len(layout.grid), -1)
+    numbers = np.zeros(layout.blocks, np.int64)
+    for group in separating:
+        place = layout.groups.index(group)
+        numbers = numbers * len(group.chunks) + chunks[place]
+    return numbers
 
 
 Scale = Literal["none", "ortho", "full"]
@@ -518,18 +549,23 @@ def divided(
     """
     if scale == "none" or not programs:
         return programs, rounds
-    divided_steps: dict[Step, Step] = {}
+    new_steps: dict[Step, Step] = {}
     for step, length in _divided_lengths(programs, rounds, scale).items():
         divisor = Divisor(1, length) if scale == "ortho" else Divisor(length)
-        divided_steps[step] = replace(step, divisor=divisor)
+        new_steps[step] = replace(step, divisor=divisor)
+    return _with_steps(programs, new_steps), _with_steps(rounds, new_steps)
 
-    def with_divisors(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-        return tuple(divided_steps.get(step, step) for step in steps)
 
-    return (
-        tuple(replace(program, steps=with_divisors(program.steps)) for program in programs),
-        tuple(replace(round_, steps=with_divisors(round_.steps)) for round_ in rounds),
-    )
+_Holder = TypeVar("_Holder", AxisProgram, Round)
+
+
+def _with_steps(holders: Sequence[_Holder], new_steps: Mapping[Step, Step]) -> tuple[_Holder, ...]:
+    """Return programs or rounds with some steps replaced."""
+    replaced = []
+    for holder in holders:
+        steps = tuple(new_steps.get(step, step) for step in holder.steps)
+        replaced.append(replace(holder, steps=steps))
+    return tuple(replaced)
 
 
 def numbered(
@@ -540,20 +576,15 @@ def numbered(
     The operands are the filters of the axes that use Bluestein's algorithm, in the order of the
     programs.
     """
-    axes = [program.axis for program in programs if program.bluestein]
-    if len(axes) < 2:
+    bluestein_programs = [program for program in programs if program.bluestein]
+    if len(bluestein_programs) < 2:
         return programs, rounds
-
-    def with_numbers(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-        return tuple(
-            step if step.convolve is None else replace(step, operand=axes.index(step.axis))
-            for step in steps
-        )
-
-    return (
-        tuple(replace(program, steps=with_numbers(program.steps)) for program in programs),
-        tuple(replace(round_, steps=with_numbers(round_.steps)) for round_ in rounds),
-    )
+    new_steps: dict[Step, Step] = {}
+    for number, program in enumerate(bluestein_programs):
+        for step in program.steps:
+            if step.convolve is not None:
+                new_steps[step] = replace(step, operand=number)
+    return _with_steps(programs, new_steps), _with_steps(rounds, new_steps)
 
 
 def _divided_lengths(
@@ -564,7 +595,8 @@ def _divided_lengths(
     Every axis has its own divisor where that is exact (powers of two), or where one library call
     divides for all axes. Otherwise one step divides by the product of all lengths.
     """
-    is_exact = scale == "full" and all(p.length & (p.length - 1) == 0 for p in programs)
+    lengths = [program.length for program in programs]
+    is_exact = scale == "full" and all(length & (length - 1) == 0 for length in lengths)
     is_one_call = len(rounds) == 1 and all(step.kind == "c2c" for step in rounds[0].steps)
     if is_exact or is_one_call:
         return {_bearer(program): program.length for program in programs}
@@ -572,11 +604,12 @@ def _divided_lengths(
     def cost(program: AxisProgram) -> tuple[bool, int]:
         """Return whether the division is an extra pass, and the number of rounds after it."""
         step = _bearer(program)
-        rounds_after = next(n for n, round_ in enumerate(reversed(rounds)) if step in round_.steps)
-        return step.chirp_out is None and step.twiddle is None, rounds_after
+        is_extra_pass = step.chirp_out is None and step.twiddle is None
+        numbers = [number for number, round_ in enumerate(rounds) if step in round_.steps]
+        return is_extra_pass, len(rounds) - 1 - numbers[-1]
 
     cheapest = min(programs, key=cost)
-    return {_bearer(cheapest): math.prod(program.length for program in programs)}
+    return {_bearer(cheapest): math.prod(lengths)}
 
 
 def merged(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
@@ -626,12 +659,14 @@ def _fits(shared_layout: AxisLayout, axis: AxisLayout) -> bool:
     """Return True if every block of an axis layout is a view of one block of the shared layout."""
     if not all(_is_plain(group) for group in (*shared_layout.groups, *axis.groups)):
         return False
-    if _has_same_dims(shared_layout, axis):
-        bounds = {group.digits: set(group.bounds) for group in axis.groups}
-        return all(set(group.bounds) <= bounds[group.digits] for group in shared_layout.groups)
-    if len(axis.groups) != 1 or shared_layout.blocks != 1:
-        return False
-    return merged(shared_layout.digits) == merged(axis.digits)
+    if not _has_same_dims(shared_layout, axis):
+        is_flat = len(axis.groups) == 1 and shared_layout.blocks == 1
+        return is_flat and merged(shared_layout.digits) == merged(axis.digits)
+    bounds = {group.digits: group.bounds for group in axis.groups}
+    for group in shared_layout.groups:
+        if not set(group.bounds) <= set(bounds[group.digits]):
+            return False
+    return True
 
 
 def fits(shared_layout: Layout, layout: Layout) -> bool:
@@ -666,17 +701,18 @@ def shared_layout_of(before: Layout, after: Layout, layout: Layout | None = None
 
 def _shared_axis(a: AxisLayout, b: AxisLayout) -> AxisLayout | None:
     """Return the candidate for the shared layout of an axis, in the dimensions of the first."""
+    groups = []
     if _has_same_dims(a, b):
-        bounds_after = {group.digits: set(group.bounds) for group in b.groups}
-        groups = []
+        bounds_after = {group.digits: group.bounds for group in b.groups}
         for group in a.groups:
-            common = sorted(bounds_after[group.digits] & set(group.bounds))
-            chunks = tuple(high - low for low, high in itertools.pairwise(common))
+            common_bounds = sorted({*group.bounds} & {*bounds_after[group.digits]})
+            chunks = tuple(high - low for low, high in itertools.pairwise(common_bounds))
             groups.append(Group(group.digits, chunks))
         return AxisLayout(tuple(groups))
     if len(b.groups) == 1:  # flat: the digits in the order that they have there
-        falling = sorted(a.groups, key=lambda group: -group.digits[0].stride)
-        return AxisLayout(tuple(Group(group.digits, (group.size,)) for group in falling))
+        for group in sorted(a.groups, key=lambda group: -group.digits[0].stride):
+            groups.append(Group(group.digits, (group.size,)))
+        return AxisLayout(tuple(groups))
     return None
 
 
@@ -706,19 +742,20 @@ class Place:
     @property
     def width(self) -> int:
         """Elements of each contiguous run of the block in the shared layout's block."""
-        return contiguous(self.shape, [cut.stop - cut.start for cut in self.cuts])
+        extents = [cut.stop - cut.start for cut in self.cuts]
+        return contiguous(self.shape, extents)
 
 
 def shared_blocks(shared_layout: Layout, layout: Layout) -> list[list[int]]:
     """Return the shared layout's block that contains each block of a layout, by axis."""
-    numbers = []
+    numbers_of_axes = []
     for shared_axis, axis in zip(shared_layout.axes, layout.axes, strict=True):
-        own_numbers = []
+        numbers = []
         for block in range(axis.blocks):
             chunks = tuple(chunk for chunk, _ in _cuts(shared_axis, axis, block))
-            own_numbers.append(shared_axis.block_of(chunks))
-        numbers.append(own_numbers)
-    return numbers
+            numbers.append(shared_axis.block_of(chunks))
+        numbers_of_axes.append(numbers)
+    return numbers_of_axes
 
 
 @lru_cache(maxsize=4096)
@@ -761,4 +798,5 @@ def _cuts(shared_layout: AxisLayout, axis: AxisLayout, block: int) -> Iterator[t
     for group in shared_layout.groups:
         low, high = intervals[group.digits]
         chunk = bisect_right(group.bounds, low) - 1
-        yield chunk, slice(low - group.bounds[chunk], high - group.bounds[chunk])
+        start = group.bounds[chunk]
+        yield chunk, slice(low - start, high - start)

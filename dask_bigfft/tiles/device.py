@@ -76,32 +76,56 @@ def for_device(
         dimensions come first.
     """
     real_ffts, complex_operations, inverse_ffts = _parts(program)
-    before = MemoryPass(
+    first = MemoryPass(
         _popped_factors(complex_operations, 0),
         conjugate=any(fft.sign > 0 for fft in real_ffts),
     )
-    after = MemoryPass(_popped_factors(complex_operations, -1), _scale(program.divisor))
-    if any(fft.sign < 0 for fft in inverse_ffts):
-        # The product is conjugated, so the signs of its factors change.
-        after = replace(after, conjugate=True, factors=tuple(map(_conjugated, after.factors)))
-    elif not complex_operations:
-        # Nothing is between both passes.
-        factors = before.factors + after.factors
-        after = replace(after, conjugate=before.conjugate, factors=factors)
-        before = NO_PASS
+    last = MemoryPass(
+        _popped_factors(complex_operations, -1),
+        scale=_scale(program.divisor),
+        conjugate=any(fft.sign < 0 for fft in inverse_ffts),
+    )
+    middle = _without_factors(complex_operations)
+    before, after = _passes(first, last, has_middle=bool(middle))
     transpose = MemoryPass(order=order)
     if not inverse_ffts:
         after = replace(after, order=order)
         transpose = NO_PASS
     real_ffts = [replace(fft, sign=-1) for fft in real_ffts]
     inverse_ffts = [replace(fft, sign=1) for fft in inverse_ffts]
-    middle = _without_factors(complex_operations)
     if joins and before == NO_PASS:
         _join_first(real_ffts, middle)
-    if joins and after == MemoryPass(scale=after.scale):
+    if joins and after == MemoryPass(scale=last.scale):
         _join_last(middle, inverse_ffts)
     operations = [*real_ffts, before, *middle, after, *inverse_ffts, transpose]
     return tuple(operation for operation in operations if operation != NO_PASS)
+
+
+def _passes(
+    first: MemoryPass,
+    last: MemoryPass,
+    has_middle: bool,
+) -> tuple[MemoryPass, MemoryPass]:
+    """Return the passes before and after the operations on complex values.
+
+    One pass does for both if nothing is between them.
+
+    Parameters
+    ----------
+    first : MemoryPass
+        First factors, and whether the values before them are conjugated.
+    last : MemoryPass
+        Last factors and the scale, and whether the product with them is conjugated.
+    has_middle : bool
+        True if there are operations between both.
+    """
+    if last.conjugate:
+        # The pass conjugates before it multiplies, so the signs of the factors change.
+        return first, replace(last, factors=tuple(map(_conjugated, last.factors)))
+    if has_middle:
+        return first, last
+    both = replace(last, factors=first.factors + last.factors, conjugate=first.conjugate)
+    return NO_PASS, both
 
 
 def _parts(program: Program) -> tuple[list[FFT], list[Operation], list[FFT]]:
@@ -147,7 +171,7 @@ def _without_factors(operations: list[Operation]) -> list[DeviceOperation]:
     """Return operations between both passes over memory: FFTs and products."""
     middle: list[DeviceOperation] = []
     for operation in operations:
-        assert not isinstance(operation, Multiply)
+        assert not isinstance(operation, Multiply)  # factors stand first and last
         middle.append(operation)
     return middle
 
@@ -178,13 +202,17 @@ def _conjugated(factor: Twiddle | ChirpFactor) -> Twiddle | ChirpFactor:
 
 def _join_first(real_ffts: list[FFT], middle: list[DeviceOperation]) -> None:
     """Join the last FFT of real values with the complex one that follows, if that is possible."""
-    if real_ffts and middle and _may_join(middle[0], real_ffts[-1]):
+    if not real_ffts or not middle:
+        return
+    if _may_join(middle[0], real_ffts[-1]):
         real_ffts[-1] = _joined(middle.pop(0), real_ffts[-1])
 
 
 def _join_last(middle: list[DeviceOperation], inverse_ffts: list[FFT]) -> None:
     """Join the first FFT to real values with the complex one before it, if that is possible."""
-    if inverse_ffts and middle and _may_join(middle[-1], inverse_ffts[0]):
+    if not inverse_ffts or not middle:
+        return
+    if _may_join(middle[-1], inverse_ffts[0]):
         inverse_ffts[0] = _joined(middle.pop(), inverse_ffts[0])
 
 

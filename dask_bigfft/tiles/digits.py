@@ -65,7 +65,9 @@ class BlockDigits:
     @lru_cache(maxsize=256)  # since a block has many tiles
     def of(shape: Block) -> "BlockDigits":
         """Return the form of a whole block with one digit per dimension."""
-        return BlockDigits(tuple((n,) for n in shape), tuple((0, n) for n in shape))
+        radices = tuple((length,) for length in shape)
+        bounds = tuple((0, length) for length in shape)
+        return BlockDigits(radices, bounds)
 
     def joined(self, first: int, radices: Block, length: int) -> "BlockDigits":
         """Return the form of a block with the first values of some digits joined in a dimension.
@@ -108,28 +110,36 @@ class BlockDigits:
         The place is negative if the block does not have these values.
         """
         lengths = [high - low for low, high in self.bounds]
+        dim_strides = digit_weights(lengths).tolist()
         strides: list[int] = []
         first = 0
-        for radices, (low, _), stride in zip(
+        for radices, (low, _), dim_stride in zip(
             self.radices,
             self.bounds,
-            digit_weights(lengths).tolist(),
+            dim_strides,
             strict=True,
         ):
-            first -= low * stride
-            strides += (digit_weights(radices) * stride).tolist()
+            first -= low * dim_stride
+            digit_strides = digit_weights(radices) * dim_stride
+            strides += digit_strides.tolist()
         return first, tuple(strides)
 
     def parts(self, part: Slices) -> Iterator[Slices]:
         """Yield the boxes of a part of the digits that are in the block."""
-        cuts = iter(part)
-        choices = []
+        first_digit = 0
+        boxes_of_dims = []
         for radices, (low, high) in zip(self.radices, self.bounds, strict=True):
-            own_cuts = tuple(itertools.islice(cuts, len(radices)))
-            boxes = [cut_box(box, own_cuts) for box in interval_boxes(radices, low, high)]
-            choices.append([box for box in boxes if box])
-        for chosen in itertools.product(*choices):
-            yield tuple(itertools.chain.from_iterable(chosen))
+            end_digit = first_digit + len(radices)
+            cuts = part[first_digit:end_digit]
+            first_digit = end_digit
+            boxes = []
+            for box in interval_boxes(radices, low, high):
+                cut = cut_box(box, cuts)
+                if cut:
+                    boxes.append(cut)
+            boxes_of_dims.append(boxes)
+        for boxes_of_digits in itertools.product(*boxes_of_dims):
+            yield tuple(itertools.chain.from_iterable(boxes_of_digits))
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +166,8 @@ class AxisDigits:
         """
         (boxes,) = self.boxes
         sizes = self.form.sizes
-        if not self.form.is_whole or boxes.size != math.prod(sizes):
+        fill_block = boxes.size == math.prod(sizes)
+        if not self.form.is_whole or not fill_block:
             return False
         is_cut = (boxes.counts < np.array(sizes, np.int64)).any(axis=0)
         return int(np.count_nonzero(is_cut)) < 2
@@ -244,19 +255,21 @@ def _dimension_in_digits(pieces: Pieces, dim: int, length: int) -> _Dimension | 
     is_reflected = steps[-1] < 1
     if is_reflected or (target.steps[:, digits] != steps).any():
         return None
-    # `first`: places before the block, of those that whole digits make around it. It is 0 where
-    # the block has whole digits, else the place of the block within its outermost digit.
-    first_value = int(pieces.lows[0, own_digits] @ target.steps[0, own_digits])
     outer_step = int(steps[0])
-    firsts = [(first_value - int(target.starts[0, dim])) % outer_step]
+    inner_radices = (steps[:-1] // steps[1:]).tolist()
+    # Whole digits around the block begin `offset` places before it: 0 where the block has whole
+    # digits, else the place of the block within its outermost digit.
+    first_value = int(pieces.lows[0, own_digits] @ target.steps[0, own_digits])
+    first_place = int(target.starts[0, dim])
+    offsets = [(first_value - first_place) % outer_step]
     if length % outer_step == 0:
-        firsts.insert(0, 0)
-    for first in firsts:
-        outer_radix = -(-(first + length) // outer_step)
-        radices = (outer_radix, *(steps[:-1] // steps[1:]).tolist())
-        places = target.starts[:, dim] + first
+        offsets.insert(0, 0)
+    for offset in offsets:
+        end = offset + length
+        outer_radix = -(-end // outer_step)
+        radices = (outer_radix, *inner_radices)
         lows = _values(
-            places,
+            target.starts[:, dim] + offset,
             pieces.counts[:, digits],
             radices,
             steps,
@@ -266,7 +279,7 @@ def _dimension_in_digits(pieces: Pieces, dim: int, length: int) -> _Dimension | 
                 digits,
                 lows,
                 radices,
-                (first, first + length),
+                bounds=(offset, end),
             )
     return None
 
@@ -280,9 +293,10 @@ def _values(
     """Return the first values of digits of boxes at places; None if the boxes exceed the digits."""
     if (digit_weights(radices) != steps).any():
         return None
+    sizes = np.array(radices, np.int64)
     lows = places[:, None] // steps
-    lows[:, 1:] %= np.array(radices[1:], np.int64)
-    is_inside = (lows + counts <= np.array(radices, np.int64)).all()
+    lows[:, 1:] %= sizes[1:]
+    is_inside = (lows + counts <= sizes).all()
     is_box = is_inside and (lows @ steps == places).all()
     return lows if is_box else None
 
@@ -371,7 +385,9 @@ def interval_boxes(radices: Block, low: int, high: int) -> tuple[Box, ...]:
     >>> interval_boxes((3, 4), 0, 7)
     (((0, 1), (0, 4)), ((1, 2), (0, 3)))
     """
-    _, lows, highs = interval_table(np.array([low]), np.array([high]), radices)
+    begins = np.array([low])
+    ends = np.array([high])
+    _, lows, highs = interval_table(begins, ends, radices)
     return _boxes(lows, highs)
 
 
@@ -387,41 +403,42 @@ def mirror_boxes(radices: Block, end: int) -> tuple[tuple[Box, Block, Block], ..
     """
     digits = []
     for stride, radix in zip(digit_weights(radices).tolist(), radices, strict=True):
-        digits.append(
-            Digit(
-                0,
-                stride,
-                radix,
-                radix,
-            )
+        digit = Digit(
+            stage=0,
+            stride=stride,
+            size=radix,
+            radix=radix,
         )
+        digits.append(digit)
     _, lows, highs = interval_table(np.array([0]), np.array([end]), radices)
-    block = np.zeros(len(lows), np.int64)
     side = Side(
-        block,
-        lows,
-        np.ones_like(lows),
-        tuple(range(len(radices))),
+        blocks=np.zeros(len(lows), np.int64),
+        starts=lows,
+        steps=np.ones_like(lows),
+        dims=tuple(range(len(radices))),
     )
     images = negated(Pieces(lows, highs, (side,)), digits)
-    images = images.rows(np.flatnonzero((images.highs > 1).any(axis=1)))
+    is_not_zero = (images.highs > 1).any(axis=1)
+    images = images.rows(np.flatnonzero(is_not_zero))
     (side,) = images.sides
-    starts = map(tuple, side.starts.tolist())
-    steps = map(tuple, side.steps.tolist())
-    return tuple(
-        zip(
-            _boxes(images.lows, images.highs),
-            starts,
-            steps,
-            strict=True,
-        )
-    )
+    boxes = []
+    for box, start, step in zip(
+        _boxes(images.lows, images.highs),
+        side.starts.tolist(),
+        side.steps.tolist(),
+        strict=True,
+    ):
+        boxes.append((box, tuple(start), tuple(step)))
+    return tuple(boxes)
 
 
 def _boxes(lows: Ints, highs: Ints) -> tuple[Box, ...]:
     """Return the rows of a table of boxes."""
-    rows = zip(lows.tolist(), highs.tolist(), strict=True)
-    return tuple(tuple(zip(low, high, strict=True)) for low, high in rows)
+    boxes = []
+    for row_lows, row_highs in zip(lows.tolist(), highs.tolist(), strict=True):
+        bounds_of_digits = zip(row_lows, row_highs, strict=True)
+        boxes.append(tuple(bounds_of_digits))
+    return tuple(boxes)
 
 
 def shape_of(part: Slices) -> Block:

@@ -75,7 +75,15 @@ class Side:
         )
 
     def moved(self, rows: Ints, distances: Ints) -> "Side":
-        """Return the side of some boxes, which begin some values later in each digit."""
+        """Return the side of some boxes, which begin some values later in each digit.
+
+        Parameters
+        ----------
+        rows : ndarray, (boxes,)
+            Rows of the boxes in this table.
+        distances : ndarray, (boxes, digits)
+            Number of values by which each digit begins later.
+        """
         starts = self.starts[rows]
         steps = self.steps[rows]
         offsets = distances * steps
@@ -131,77 +139,97 @@ class Pieces:
 
     def of_blocks(self, blocks: int | Sequence[int]) -> "Pieces":
         """Return the boxes of some blocks of the first side."""
-        return self.rows(np.flatnonzero(np.isin(self.sides[0].blocks, blocks)))
+        is_in_blocks = np.isin(self.sides[0].blocks, blocks)
+        return self.rows(np.flatnonzero(is_in_blocks))
 
     def cut(self, rows: Ints, lows: Ints, highs: Ints) -> "Pieces":
         """Return the parts of some boxes between `lows` and `highs`, which lie inside them."""
         distances = lows - self.lows[rows]
-        return Pieces(lows, highs, tuple(side.moved(rows, distances) for side in self.sides))
+        sides = tuple(side.moved(rows, distances) for side in self.sides)
+        return Pieces(lows, highs, sides)
 
     def within(self, lows: Ints, highs: Ints) -> "Pieces":
         """Return the parts of the boxes inside one box, or of each box inside a box of its own."""
-        return self.cut(*self.rows_within(lows, highs))
+        rows, part_lows, part_highs = self.rows_within(lows, highs)
+        return self.cut(rows, part_lows, part_highs)
 
     def rows_within(self, lows: Ints, highs: Ints) -> tuple[Ints, Ints, Ints]:
         """Return the rows of the boxes in `within`, and first and end values of their parts."""
-        first = np.maximum(self.lows, lows)
-        last = np.minimum(self.highs, highs)
-        rows = np.flatnonzero(np.all(first < last, axis=1))
-        return rows, first[rows], last[rows]
+        part_lows = np.maximum(self.lows, lows)
+        part_highs = np.minimum(self.highs, highs)
+        has_values = np.all(part_lows < part_highs, axis=1)
+        rows = np.flatnonzero(has_values)
+        return rows, part_lows[rows], part_highs[rows]
 
     def meet(self, other: "Pieces") -> "Pieces":
         """Return the intersections with the boxes of another table, with the sides of both."""
-        meets = np.ones((len(self), len(other)), bool)
+        meets = np.ones((len(self), len(other)), bool)  # whether two boxes have a common value
         for digit in range(self.lows.shape[1]):
-            meets &= self.lows[:, digit, None] < other.highs[:, digit]
-            meets &= other.lows[:, digit] < self.highs[:, digit, None]
+            own_lows = self.lows[:, digit, None]
+            own_highs = self.highs[:, digit, None]
+            meets &= own_lows < other.highs[:, digit]
+            meets &= other.lows[:, digit] < own_highs
         rows, other_rows = meets.nonzero()
         lows = np.maximum(self.lows[rows], other.lows[other_rows])
         highs = np.minimum(self.highs[rows], other.highs[other_rows])
-        sides = (
-            *self.cut(rows, lows, highs).sides,
-            *other.cut(other_rows, lows, highs).sides,
-        )
-        return Pieces(lows, highs, sides)
+        own_parts = self.cut(rows, lows, highs)
+        other_parts = other.cut(other_rows, lows, highs)
+        return Pieces(lows, highs, own_parts.sides + other_parts.sides)
 
     def of_digits(self, digits: Sequence[int]) -> "Pieces":
         """Return the boxes with their digits in another order."""
-        chosen = list(digits)
-        sides = tuple(side.of_digits(chosen) for side in self.sides)
-        return Pieces(self.lows[:, chosen], self.highs[:, chosen], sides)
+        order = list(digits)
+        sides = tuple(side.of_digits(order) for side in self.sides)
+        lows = self.lows[:, order]
+        highs = self.highs[:, order]
+        return Pieces(lows, highs, sides)
 
     def split(self, digit: int, sizes: Sequence[int]) -> "Pieces":
-        """Return the boxes in terms of finer digits in place of one digit, outermost first."""
+        """Return the boxes in terms of finer digits in place of one digit, outermost first.
+
+        Value v of the digit has the fine digits v = d1*w1 + d2*w2 + ..., of which each box becomes
+        a few boxes.
+        """
         if len(sizes) == 1:
             return self
         weights = digit_weights(sizes)
-        rows, lows, highs = interval_table(self.lows[:, digit], self.highs[:, digit], sizes)
+        rows, fine_lows, fine_highs = interval_table(
+            self.lows[:, digit],
+            self.highs[:, digit],
+            sizes,
+        )
+        first_values = fine_lows @ weights
         distances = np.zeros((len(rows), self.lows.shape[1]), np.int64)
-        distances[:, digit] = lows @ weights - self.lows[rows, digit]
+        distances[:, digit] = first_values - self.lows[rows, digit]
         sides = []
         for side in self.sides:
             moved = side.moved(rows, distances)
             fine_steps = moved.steps[:, digit, None] * weights
             fine_dims = (side.dims[digit],) * len(sizes)
-            steps = _with_columns(moved.steps, digit, fine_steps)
-            dims = (*side.dims[:digit], *fine_dims, *side.dims[digit + 1 :])
-            sides.append(replace(moved, steps=steps, dims=dims))
-        lows = _with_columns(self.lows[rows], digit, lows)
-        highs = _with_columns(self.highs[rows], digit, highs)
+            fine_side = replace(
+                moved,
+                steps=_with_columns(moved.steps, digit, fine_steps),
+                dims=side.dims[:digit] + fine_dims + side.dims[digit + 1 :],
+            )
+            sides.append(fine_side)
+        lows = _with_columns(self.lows[rows], digit, fine_lows)
+        highs = _with_columns(self.highs[rows], digit, fine_highs)
         return Pieces(lows, highs, tuple(sides))
 
     def reflected(self, digit: int, constant: int) -> "Pieces":
         """Return the boxes with values v of a digit replaced by ``constant - v``."""
         lows = self.lows.copy()
         highs = self.highs.copy()
+        # The last value becomes the first one: low' = constant - (high - 1).
         lows[:, digit] = constant + 1 - self.highs[:, digit]
         highs[:, digit] = constant + 1 - self.lows[:, digit]
+        last_numbers = self.counts[:, digit] - 1
         sides = []
         for side in self.sides:
             starts = side.starts.copy()
             steps = side.steps.copy()
-            last_distances = (self.counts[:, digit] - 1) * steps[:, digit]
-            starts[:, side.dims[digit]] += last_distances
+            dim = side.dims[digit]
+            starts[:, dim] += last_numbers * steps[:, digit]
             steps[:, digit] *= -1
             sides.append(replace(side, starts=starts, steps=steps))
         return Pieces(lows, highs, tuple(sides))
@@ -212,18 +240,15 @@ def stacked(tables: Sequence[Pieces]) -> Pieces:
     if len(tables) == 1:
         return tables[0]
     sides = []
-    for same_side in zip(*(table.sides for table in tables), strict=True):
-        blocks = np.concatenate([side.blocks for side in same_side])
-        starts = np.concatenate([side.starts for side in same_side])
-        steps = np.concatenate([side.steps for side in same_side])
-        sides.append(
-            Side(
-                blocks,
-                starts,
-                steps,
-                same_side[0].dims,
-            )
+    sides_of_tables = [table.sides for table in tables]
+    for same_side in zip(*sides_of_tables, strict=True):
+        stacked_side = Side(
+            blocks=np.concatenate([side.blocks for side in same_side]),
+            starts=np.concatenate([side.starts for side in same_side]),
+            steps=np.concatenate([side.steps for side in same_side]),
+            dims=same_side[0].dims,
         )
+        sides.append(stacked_side)
     lows = np.concatenate([table.lows for table in tables])
     highs = np.concatenate([table.highs for table in tables])
     return Pieces(lows, highs, tuple(sides))
@@ -241,7 +266,10 @@ def _with_columns(table: Ints, place: int, columns: Ints) -> Ints:
 
 def digit_weights(sizes: Sequence[int]) -> Ints:
     """Return the increment of a flattened index per step of each digit, outermost first."""
-    weights = [math.prod(sizes[digit + 1 :]) for digit in range(len(sizes))]
+    weights = []
+    for digit in range(len(sizes)):
+        inner_sizes = sizes[digit + 1 :]
+        weights.append(math.prod(inner_sizes))
     return np.array(weights, np.int64)
 
 
@@ -271,19 +299,27 @@ def interval_table(lows: Ints, highs: Ints, sizes: Sequence[int]) -> tuple[Ints,
     weights = np.maximum(digit_weights(sizes), 1)
     innermost = len(sizes) - 1
     # From its low end to its high end, an interval goes up in whole values of ever coarser digits,
-    # and then down again. Each leg of this walk is a box.
-    stops = [lows]
+    # and then down again. Each leg of this walk is a box: in 3..10 of digits (3, 4) these are 3,
+    # 4..7 and 8..10.
+    stop = lows
+    stops = [stop]
     for digit in range(innermost, 0, -1):
-        next_outer = -(-stops[-1] // weights[digit - 1]) * weights[digit - 1]
-        last_whole = highs // weights[digit] * weights[digit]
-        stops.append(np.minimum(np.maximum(stops[-1], last_whole), next_outer))
-    for digit in range(len(sizes)):
-        last_whole = highs // weights[digit] * weights[digit]
-        stops.append(np.maximum(stops[-1], last_whole))
+        weight = weights[digit]
+        outer_weight = weights[digit - 1]
+        next_outer = -(-stop // outer_weight) * outer_weight
+        last_whole = highs // weight * weight
+        stop = np.minimum(np.maximum(stop, last_whole), next_outer)
+        stops.append(stop)
+    for weight in weights:
+        last_whole = highs // weight * weight
+        stop = np.maximum(stop, last_whole)
+        stops.append(stop)
     walk = np.stack(stops, axis=1)
-    rows, leg = np.nonzero(walk[:, :-1] < walk[:, 1:])
-    first_digits = walk[rows, leg][:, None] // weights
-    last_digits = (walk[rows, leg + 1] - 1)[:, None] // weights
+    rows, legs = np.nonzero(walk[:, :-1] < walk[:, 1:])
+    first_values = walk[rows, legs]
+    last_values = walk[rows, legs + 1] - 1
+    first_digits = first_values[:, None] // weights
+    last_digits = last_values[:, None] // weights
     inner_sizes = np.maximum(np.array(sizes[1:], np.int64), 1)
     first_digits[:, 1:] %= inner_sizes
     last_digits[:, 1:] %= inner_sizes
@@ -308,14 +344,15 @@ def _stored_group(group: Group) -> Pieces:
     intervals = _intervals(group)
     rows, lows, highs = interval_table(intervals.begins, intervals.ends, sizes)
     weights = digit_weights(sizes)
-    distances = lows @ weights - intervals.begins[rows]
+    first_values = lows @ weights
+    distances = first_values - intervals.begins[rows]
     steps = intervals.steps[rows]
     starts = intervals.places[rows] + distances * steps
     side = Side(
-        intervals.chunks[rows],
-        starts[:, None],
-        steps[:, None] * weights,
-        (0,) * len(sizes),
+        blocks=intervals.chunks[rows],
+        starts=starts[:, None],
+        steps=steps[:, None] * weights,
+        dims=(0,) * len(sizes),
     )
     return Pieces(lows, highs, (side,))
 
@@ -356,8 +393,8 @@ def _intervals(group: Group) -> _Intervals:
         )
     rows = []
     for chunk in range(count):
-        for interval in group.runs(chunk):
-            rows.append((chunk, *interval))
+        for begin, end, place, step in group.runs(chunk):
+            rows.append((chunk, begin, end, place, step))
     table = np.array(rows, np.int64).reshape(-1, 5)
     return _Intervals(*table.T)
 
@@ -382,10 +419,10 @@ def _product(outer: Pieces, inner: Pieces, chunks: int) -> Pieces:
     first_inner_dim = outer_side.starts.shape[1]
     inner_dims = tuple(first_inner_dim + dim for dim in inner_side.dims)
     side = Side(
-        blocks[order],
-        beside(outer_side.starts, inner_side.starts),
-        beside(outer_side.steps, inner_side.steps),
-        (*outer_side.dims, *inner_dims),
+        blocks=blocks[order],
+        starts=beside(outer_side.starts, inner_side.starts),
+        steps=beside(outer_side.steps, inner_side.steps),
+        dims=outer_side.dims + inner_dims,
     )
     lows = beside(outer.lows, inner.lows)
     highs = beside(outer.highs, inner.highs)
@@ -401,16 +438,16 @@ def refined(
     have the same digits in the same order.
     """
 
-    def rank(i: int) -> tuple[int, int]:
-        return digits[i].stage, -digits[i].stride
+    def rank(place: int) -> tuple[int, int]:
+        return digits[place].stage, -digits[place].stride
 
     order = sorted(range(len(digits)), key=rank)
     table = table.of_digits(order)
-    place = 0
-    for i in order:
-        radices = sub_radices(digits[i], points[digits[i].stage])
-        table = table.split(place, radices)
-        place += len(radices)
+    fine_place = 0
+    for digit in [digits[place] for place in order]:
+        radices = sub_radices(digit, points[digit.stage])
+        table = table.split(fine_place, radices)
+        fine_place += len(radices)
     return table
 
 
@@ -423,17 +460,20 @@ def negated_half(table: Pieces, digits: Sequence[Digit], length: int) -> Pieces:
     The digit of stride 1 is partial. Only its reflected values that are not stored are included, so
     nothing is covered twice.
     """
-    partial = next(i for i, digit in enumerate(digits) if digit.stride == 1)
+    strides = [digit.stride for digit in digits]
+    partial = strides.index(1)
     period = length if len(digits) == 1 else digits[partial].radix
-    first_stored_image = period - digits[partial].size + 1
+    # Value v of the digit has the image period - v, which is stored if it is less than the size.
+    first_with_stored_image = period - digits[partial].size + 1
     lows = table.lows.copy()
     highs = table.highs.copy()
     lows[:, partial] = np.maximum(lows[:, partial], 1)
-    highs[:, partial] = np.minimum(highs[:, partial], first_stored_image)
-    table = table.within(lows, highs)
-    for i, digit in enumerate(digits):
-        table = table.reflected(i, period if i == partial else digit.radix - 1)
-    return table
+    highs[:, partial] = np.minimum(highs[:, partial], first_with_stored_image)
+    images = table.within(lows, highs)
+    for place, digit in enumerate(digits):
+        constant = period if place == partial else digit.radix - 1
+        images = images.reflected(place, constant)
+    return images
 
 
 def negated(table: Pieces, digits: Sequence[Digit]) -> Pieces:
@@ -443,27 +483,31 @@ def negated(table: Pieces, digits: Sequence[Digit]) -> Pieces:
     higher ones into radix - 1 - v. So a box has an image for each digit that may be the lowest one
     that is not zero, and one more if it contains k = 0. The images of a box stay together.
     """
-    ascending = sorted(range(len(digits)), key=lambda i: digits[i].stride)
+    ascending = sorted(range(len(digits)), key=lambda place: digits[place].stride)
     images: list[Pieces] = []
-    origins: list[Ints] = []
+    origins: list[Ints] = []  # the rows of the table that images come from
+    # Parts of boxes in which all lower digits are zero, and their rows in the table.
+    zeros = table
     rows = np.arange(len(table))
-    zeros = table  # the parts of all boxes in which all lower digits are zero
-    for number, i in enumerate(ascending):
+    for number, lowest in enumerate(ascending):
         lows = zeros.lows.copy()
-        lows[:, i] = np.maximum(lows[:, i], 1)
-        has_image = np.flatnonzero(lows[:, i] < zeros.highs[:, i])
+        lows[:, lowest] = np.maximum(lows[:, lowest], 1)
+        has_image = np.flatnonzero(lows[:, lowest] < zeros.highs[:, lowest])
         image = zeros.cut(has_image, lows[has_image], zeros.highs[has_image])
         # The radix of a single digit may exceed N (an axis padded for Bluestein's algorithm).
-        modulus = digits[i].size if len(digits) == 1 else digits[i].radix
-        image = image.reflected(i, modulus)
+        digit = digits[lowest]
+        modulus = digit.size if len(digits) == 1 else digit.radix
+        image = image.reflected(lowest, modulus)
         for higher in ascending[number + 1 :]:
             image = image.reflected(higher, digits[higher].radix - 1)
         images.append(image)
         origins.append(rows[has_image])
-        has_zero = np.flatnonzero(zeros.lows[:, i] == 0)
+        has_zero = np.flatnonzero(zeros.lows[:, lowest] == 0)
         highs = zeros.highs[has_zero]
-        highs[:, i] = 1
+        highs[:, lowest] = 1
         zeros = zeros.cut(has_zero, zeros.lows[has_zero], highs)
         rows = rows[has_zero]
-    order = np.argsort(np.concatenate([*origins, rows]), kind="stable")
-    return stacked([*images, zeros]).rows(order)
+    images.append(zeros)  # -0 is 0
+    origins.append(rows)
+    order = np.argsort(np.concatenate(origins), kind="stable")
+    return stacked(images).rows(order)

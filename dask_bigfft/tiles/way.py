@@ -273,14 +273,24 @@ def _reads_in_place(
     """Return whether the first FFT reads a block where it is; its tiles are not verified."""
     if has_windows:  # of a result in new memory: an FFT of real values only reads them
         return program.begins_with_r2c and memory.source == "array"
-    contiguous = memory.is_contiguous(tiles)
-    if not contiguous and not program.is_one_call:
-        return False  # the operations after the first one need contiguous tiles
-    if contiguous and memory.is_overwritten and program.is_one_call and program.begins_with_all:
+    has_contiguous_result = memory.is_contiguous(tiles)
+    if has_contiguous_result and memory.is_overwritten and _is_complex_fft(program):
         return True  # any library does this in place
+    if not has_contiguous_result and not program.is_one_call:
+        return False  # the operations after the first one need contiguous tiles
     if memory.source != "array" or not supports_out:
         return False
-    return program.is_one_call or program.begins_with_all or program.begins_with_r2c
+    return program.is_one_call or _begins_with_fft(program)
+
+
+def _is_complex_fft(program: Program) -> bool:
+    """Return whether a program is one FFT of complex values."""
+    return program.is_one_call and program.begins_with_all
+
+
+def _begins_with_fft(program: Program) -> bool:
+    """Return whether the first operation is an FFT that reads all values of a tile."""
+    return program.begins_with_all or program.begins_with_r2c
 
 
 def _fills_result(memory: BlockMemory, tiles: tuple[int, int] | None) -> bool:
@@ -302,8 +312,7 @@ def _writing_fft(
     last = program.operations[-1] if program.operations else None
     if isinstance(last, FFT) and last.kind == "c2r":
         return "last"
-    begins_with_fft = program.begins_with_all or program.begins_with_r2c
-    if begins_with_fft and (program.is_one_call or memory.has_contiguous_tiles(tiles)):
+    if _begins_with_fft(program) and (program.is_one_call or memory.has_contiguous_tiles(tiles)):
         return "first"
     return "none"
 
@@ -347,9 +356,7 @@ def price(program: Program, size: int, result_size: int) -> Price:
                 is_real = operation.kind != "c2c" and dim == operation.dims[-1]
                 values = max(size, result_size) / 2 if is_real else complex_size
                 flops[dim] += 5 * operation.share * values * math.log2(max(length, 2))
-        elif isinstance(operation, Multiply):
-            products += len(operation.factors)
-        else:
-            assert isinstance(operation, Product | Transfer)
-            products += 1
+            continue
+        assert isinstance(operation, Multiply | Product | Transfer)
+        products += len(operation.factors) if isinstance(operation, Multiply) else 1
     return Price(tuple(flops.values()), products)

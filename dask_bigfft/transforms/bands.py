@@ -100,20 +100,20 @@ class Spectrum:
         >>> Spectrum(8).parse_band((-0.25, 0.125))
         (6, 4)
         """
-        low, high = _parse_pair("band", band, "a pair of frequencies (low, high)")
-        places = []
-        for limit in (low, high):
+        limits = _parse_pair("band", band, "a pair of frequencies (low, high)")
+        places = []  # frequencies in cycles per transform
+        for limit in limits:
             frequency = parse_as(float, "band", limit, "frequencies that are numbers")
             places.append(_rounded(frequency * self.length * spacing))
         if spacing < 0:
             places.reverse()
-        lowest = 0.0 if self.is_half else -0.5
-        ends = sorted((lowest / spacing, 0.5 / spacing))
-        allowed = f"{ends[0]:.6g} <= low <= high <= {ends[1]:.6g}"
-        if not lowest * self.length <= places[0] <= places[1] <= self.length / 2:
-            raise_invalid("band", band, allowed)
-        first = max(math.ceil(places[0]), self.lowest)
-        last = min(math.floor(places[1]), self.highest)
+        low, high = places
+        lowest = 0.0 if self.is_half else -0.5  # in cycles per sample
+        if not lowest * self.length <= low <= high <= self.length / 2:
+            ends = sorted((lowest / spacing, 0.5 / spacing))
+            raise_invalid("band", band, f"{ends[0]:.6g} <= low <= high <= {ends[1]:.6g}")
+        first = max(math.ceil(low), self.lowest)
+        last = min(math.floor(high), self.highest)
         if first > last:
             step = 1 / (self.length * spacing)
             allowed = f"a band with a frequency of the spectrum, which are multiples of {step:.6g}"
@@ -248,16 +248,19 @@ def with_negatives(window: Window, length: int) -> Window:
     ((14, 5), (6, 5), (9, 15))
     """
     start, count = window
-    ends = (start, start + count - 1)
-    distances = [min(end % length, -end % length) for end in ends]  # from 0
 
     def has(value: int) -> bool:
         return (value - start) % length < count
 
+    # Distances from 0 on the circle, where a value and its negative are at equal distances.
+    distances = []
+    for end in (start, start + count - 1):
+        distances.append(min(end % length, -end % length))
     farthest = length // 2 if has(length // 2) else max(distances)
     nearest = 0 if has(0) else min(distances)
-    around_zero = min(2 * farthest + 1, length)
-    around_half = length - 2 * nearest + 1 if nearest else length
-    if around_zero <= around_half:
-        return (-farthest % length if around_zero < length else 0), around_zero
-    return nearest, around_half
+    count_around_zero = min(2 * farthest + 1, length)
+    count_around_half = length - 2 * nearest + 1 if nearest else length
+    if count_around_zero > count_around_half:
+        return nearest, count_around_half
+    first = -farthest % length if count_around_zero < length else 0
+    return first, count_around_zero

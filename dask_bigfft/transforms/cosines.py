@@ -30,7 +30,7 @@ its imaginary part, told apart by a digit of their own.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dask_bigfft.transforms.factors import transposed_digits
@@ -115,6 +115,10 @@ class Cosines:
         """True if the output of the FFT is arranged in pairs of real and imaginary parts."""
         return self.type in (2, 4)
 
+    def has_pairs(self, *, out: bool) -> bool:
+        """Return whether the output, or the input, is arranged in pairs."""
+        return self.pairs_out if out else self.pairs_in
+
     @property
     def waves(self) -> CosineSum:
         """The sum over cosines or sines that defines the transform, divided by 2.
@@ -122,38 +126,73 @@ class Cosines:
         >>> Cosines(True, 2, 8).waves
         CosineSum(period=16, first=1, second=2, turns=1)
         """
-        first, second = {
-            1: (0, 0),
-            2: (1, 0),
-            3: (0, 1),
-            4: (1, 1),
-        }[self.type]
-        if self.sine:  # from 1 on where they count whole samples
-            first, second = first or 2, second or 2
+        # Indices are counted in halves: 1 stands for half a sample.
+        first = 1 if self.type in (2, 4) else 0
+        second = 1 if self.type in (3, 4) else 0
+        if self.sine:  # whole samples are counted from 1 on
+            first = first or 2
+            second = second or 2
         period = self.points if self.type == 1 else 2 * self.length
-        return CosineSum(period, first, second, int(self.sine))
+        return CosineSum(
+            period,
+            first,
+            second,
+            turns=int(self.sine),
+        )
 
     def runs(self, *, out: bool) -> tuple[Range, ...]:
-        """Return the places of the FFT's values in the input or output array."""
-        runs: tuple[Range, ...]
-        n = self.length
-        half = (self.length + 1) // 2
-        even = (self.type == 2) != out  # type III is type II backwards; IV is even on one side
-        if self.type == 1 and self.sine:
-            runs = Range(1, n, 0, 1), Range(n + 2, n, n - 1, -1)
-        elif self.type == 1:
-            runs = Range(0, n, 0, 1), Range(n, n - 2, n - 2, -1)
-        elif self.halved:  # the real part of point k at place 2k, the imaginary part at n - 1 - 2k
-            runs = Range(0, n // 2, 0, 2), Range(n // 2, n // 2, n - 1, -2)
+        """Return the places of the FFT's values in the input or output array.
+
+        >>> [(run.place, run.step, run.count) for run in Cosines(False, 2, 5).runs(out=False)]
+        [(0, 2, 3), (3, -2, 2)]
+        """
+        # Type III is type II backwards. The sine is the cosine of values whose sign changes with
+        # every place on one side, the even one, and that are reversed on the other side.
+        is_even_side = out if self.type in (3, 4) else not out
+        if self.type == 1:
+            runs = _extended(self.length, self.sine)
+        elif self.halved:
+            runs = _from_both_ends(self.length)
         elif self.type == 4:
-            runs = _centred(n) if out else _quartered(n)
-        elif even:  # the even places, then the odd ones backwards
-            runs = Range(0, half, 0, 2), Range(half, n - half, 2 * (n - half) - 1, -2)
-        else:  # the real part of point k at place k, the imaginary part at n - k
-            runs = Range(0, n, 0, 1), Range(n + 1, n - 1, n - 1, -1)
-        if self.sine and self.type != 1 and not even:  # places are counted from the end
-            runs = tuple(Range(r.low, r.count, n - 1 - r.place, -r.step) for r in runs)
+            runs = _centred(self.length) if out else _quartered(self.length)
+        elif is_even_side:
+            runs = _even_places_first(self.length)
+        else:
+            runs = _parts_from_both_ends(self.length)
+        if self.sine and self.type != 1 and not is_even_side:
+            runs = tuple(_reversed(run, self.length) for run in runs)
         return tuple(run for run in runs if run.count > 0)
+
+
+def _reversed(run: Range, n: int) -> Range:
+    """Return a run with its places counted from the end of n places."""
+    return replace(run, place=n - 1 - run.place, step=-run.step)
+
+
+def _extended(n: int, is_odd: bool) -> tuple[Range, ...]:
+    """Return runs of the even extension of n values, or of the odd one, which has zeros between."""
+    if is_odd:
+        return Range(1, n, 0, 1), Range(n + 2, n, n - 1, -1)
+    return Range(0, n, 0, 1), Range(n, n - 2, n - 2, -1)
+
+
+def _even_places_first(n: int) -> tuple[Range, ...]:
+    """Return runs with the even places, and then the odd ones backwards."""
+    even_count = (n + 1) // 2
+    odd_count = n - even_count
+    last_odd = 2 * odd_count - 1
+    return Range(0, even_count, 0, 2), Range(even_count, odd_count, last_odd, -2)
+
+
+def _from_both_ends(n: int) -> tuple[Range, ...]:
+    """Return runs with the real part of point k at 2k, and the imaginary part at n - 1 - 2k."""
+    points = n // 2
+    return Range(0, points, 0, 2), Range(points, points, n - 1, -2)
+
+
+def _parts_from_both_ends(n: int) -> tuple[Range, ...]:
+    """Return runs with the real part of point k at place k, and the imaginary part at n - k."""
+    return Range(0, n, 0, 1), Range(n + 1, n - 1, n - 1, -1)
 
 
 def _quartered(n: int) -> tuple[Range, ...]:
@@ -162,13 +201,23 @@ def _quartered(n: int) -> tuple[Range, ...]:
     >>> [(run.place, run.step, run.count) for run in _quartered(7)]
     [(3, 2, 2), (6, -2, 4), (1, 2, 1)]
     """
-    first = -(-n // 4)
-    second = -(-3 * n // 4)
-    return (
-        Range(0, first, (n - 1) // 2, 2),
-        Range(first, second - first, (3 * n - 1) // 2 - 2 * first, -2),
-        Range(second, n - second, 2 * second - (3 * n + 1) // 2, 2),
+    # n + 4j reaches 2n at j = n/4 and 4n at j = 3n/4, where the folded places turn round.
+    first_turn = -(-n // 4)
+    second_turn = -(-3 * n // 4)
+    rising = Range(0, first_turn, (n - 1) // 2, 2)
+    falling = Range(
+        low=first_turn,
+        count=second_turn - first_turn,
+        place=(3 * n - 1) // 2 - 2 * first_turn,
+        step=-2,
     )
+    rising_again = Range(
+        low=second_turn,
+        count=n - second_turn,
+        place=2 * second_turn - (3 * n + 1) // 2,
+        step=2,
+    )
+    return rising, falling, rising_again
 
 
 def _centred(n: int) -> tuple[Range, ...]:
@@ -190,25 +239,46 @@ def _centred(n: int) -> tuple[Range, ...]:
 
 def array_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:
     """Return the layout of the input or output array: natural order, with an arrangement."""
-    digits: tuple[Digit, ...] = (Digit(0, 1, plan.points, plan.points),)
-    if plan.pairs_out if out else plan.pairs_in:
-        digits = (Digit(0, plan.points, 2, 2), *digits)
-    return AxisLayout((Group(digits, chunks, 0, plan.runs(out=out)),))
+    point = Digit(
+        stage=0,
+        stride=1,
+        size=plan.points,
+        radix=plan.points,
+    )
+    digits = (_part_digit(plan), point) if plan.has_pairs(out=out) else (point,)
+    group = Group(digits, chunks, arrangement=plan.runs(out=out))
+    return AxisLayout((group,))
+
+
+def _part_digit(plan: Cosines) -> Digit:
+    """Return the digit that tells the real part of a point, 0, and the imaginary part, 1, apart."""
+    return Digit(
+        stage=0,
+        stride=plan.points,
+        size=2,
+        radix=2,
+    )
 
 
 def point_digits(plan: Cosines, *, out: bool) -> tuple[Digit, ...]:
     """Return the digits of the FFT's input or output, outermost first."""
     digits = plan.digits[::-1] if out else plan.digits
-    real = plan.name == ("rfft" if out else "irfft")
-    return flat_digits(0, plan.points, "transposed", real=real, digits=digits)
+    halved_name = "rfft" if out else "irfft"
+    return flat_digits(
+        0,
+        plan.points,
+        "transposed",
+        real=plan.name == halved_name,
+        digits=digits,
+    )
 
 
 def point_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:
     """Return the layout of the FFT's input or output: real and imaginary parts are innermost."""
     digits = point_digits(plan, out=out)
-    if plan.pairs_out if out else plan.pairs_in:
-        digits = (*digits, Digit(0, plan.points, 2, 2))
-        chunks = tuple(2 * c for c in chunks)
+    if plan.has_pairs(out=out):
+        digits = (*digits, _part_digit(plan))
+        chunks = tuple(2 * length for length in chunks)
     return AxisLayout((Group(digits, chunks),))
 
 
@@ -216,4 +286,5 @@ def point_chunks(plan: Cosines, parts: int) -> Chunks:
     """Return about `parts` chunks of the FFT's input that cut only its outermost digit."""
     outer, *inner = point_digits(plan, out=False)
     width = math.prod(digit.size for digit in inner)
-    return tuple(c * width for c in even_chunks(outer.size, parts))
+    outer_chunks = even_chunks(outer.size, parts)
+    return tuple(length * width for length in outer_chunks)

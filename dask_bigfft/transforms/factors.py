@@ -328,9 +328,13 @@ def transposed_index(
     n = parse_count("n", n)
     real = parse_flag("real", real)
     digits = transposed_digits(n) if digits is None else parse_factors("digits", digits, n)
-    weights = [math.prod(digits[:j]) for j in range(len(digits))]
-    counts = [digits[0] // 2 + 1 if real else digits[0], *digits[1:]]
+    counts = list(digits)
+    if real:
+        counts[0] = digits[0] // 2 + 1
     index: npt.NDArray[Any] = np.zeros(1, dtype=np.int64)
-    for count, weight in zip(counts, weights, strict=True):
-        index = np.add.outer(index, weight * np.arange(count, dtype=np.int64)).ravel()
+    weight = 1  # of the digit in the frequency
+    for count, radix in zip(counts, digits, strict=True):
+        contributions = weight * np.arange(count, dtype=np.int64)
+        index = np.add.outer(index, contributions).ravel()
+        weight *= radix
     return index

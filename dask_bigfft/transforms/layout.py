@@ -103,15 +103,16 @@ class Range:
         # Numbers of the first value in the interval, and of the first value behind it.
         if self.step > 0:
             first = -(-(begin - self.place) // self.step)
-            last = -(-(end - self.place) // self.step)
+            stop = -(-(end - self.place) // self.step)
         else:
             first = (self.place - end) // -self.step + 1
-            last = (self.place - begin) // -self.step + 1
+            stop = (self.place - begin) // -self.step + 1
         first = max(first, 0)
-        last = min(last, self.count)
-        if first >= last:
+        stop = min(stop, self.count)
+        if first >= stop:
             return None
-        return self.low + first, self.low + last, self.place + first * self.step, self.step
+        first_place = self.place + first * self.step
+        return self.low + first, self.low + stop, first_place, self.step
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,9 @@ class Group(HashedOnce):
 
     def interval(self, chunk: int) -> tuple[int, int]:
         """Return the first and one-past-last place of a chunk that belong to the digits."""
-        return min(self.bounds[chunk], self.size), min(self.bounds[chunk + 1], self.size)
+        begin = min(self.bounds[chunk], self.size)
+        end = min(self.bounds[chunk + 1], self.size)
+        return begin, end
 
     def runs(self, chunk: int) -> tuple[tuple[int, int, int, int], ...]:
         """Return the intervals of flattened values in a chunk, each with its first place and step.
@@ -155,12 +158,25 @@ class Group(HashedOnce):
         ((7, 8, 0, 1), (0, 4, 1, 1))
         """
         if not self.arrangement and not self.offset:
-            return ((*self.interval(chunk), 0, 1),)
-        n = self.size
-        first = self.offset
+            low, high = self.interval(chunk)
+            return ((low, high, 0, 1),)
+        values_to_end = self.size - self.offset
+        shifted = (
+            Range(
+                low=self.offset,
+                count=values_to_end,
+                place=0,
+                step=1,
+            ),
+            Range(
+                low=0,
+                count=self.offset,
+                place=values_to_end,
+                step=1,
+            ),
+        )
         begin = self.bounds[chunk]
         end = self.bounds[chunk + 1]
-        shifted = Range(first, n - first, 0, 1), Range(0, first, n - first, 1)
         intervals = []
         for values in self.arrangement or shifted:
             interval = values.within(begin, end)
@@ -218,16 +234,15 @@ class AxisLayout(HashedOnce):
         """Return the shape of a block, one entry per group."""
         shape = self._shapes.get(block)
         if shape is None:
-            chunks = self.chunk_of(block)
-            pairs = zip(self.groups, chunks, strict=True)
-            shape = tuple(group.chunks[chunk] for group, chunk in pairs)
+            groups_and_chunks = zip(self.groups, self.chunk_of(block), strict=True)
+            shape = tuple(group.chunks[chunk] for group, chunk in groups_and_chunks)
             self._shapes[block] = shape
         return shape
 
     def intervals(self, block: int) -> tuple[tuple[int, int], ...]:
         """Return the interval of places of a block in each group."""
-        pairs = zip(self.groups, self.chunk_of(block), strict=True)
-        return tuple(group.interval(chunk) for group, chunk in pairs)
+        groups_and_chunks = zip(self.groups, self.chunk_of(block), strict=True)
+        return tuple(group.interval(chunk) for group, chunk in groups_and_chunks)
 
 
 @dataclass(frozen=True)
@@ -259,7 +274,10 @@ class Layout(HashedOnce):
     @cached_property
     def full_shape(self) -> tuple[int, ...]:
         """Longest chunk of each dimension of a block."""
-        return tuple(max(g.chunks, default=0) for axis in self.axes for g in axis.groups)
+        lengths = []
+        for axis in self.axes:
+            lengths += [max(group.chunks, default=0) for group in axis.groups]
+        return tuple(lengths)
 
     @cached_property
     def largest_block(self) -> tuple[int, ...]:
@@ -268,11 +286,14 @@ class Layout(HashedOnce):
         >>> Layout((plain(5, (0, 2, 3)), plain(4, (4,)))).largest_block
         (2, 0)
         """
-        numbers = []
+        index = []
         for axis in self.axes:
-            chunks = tuple(group.chunks.index(max(group.chunks)) for group in axis.groups)
-            numbers.append(axis.block_of(chunks))
-        return tuple(numbers)
+            chunks = []
+            for group in axis.groups:
+                longest = max(group.chunks)
+                chunks.append(group.chunks.index(longest))
+            index.append(axis.block_of(tuple(chunks)))
+        return tuple(index)
 
     def shape(self, block: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a block as stored: one dimension per group of every axis."""
@@ -299,7 +320,9 @@ def even_chunks(size: int, parts: int) -> Chunks:
     """
     if size == 0:
         return (0,)
-    return wide_chunks(size, -(-size // max(1, min(parts, size))))
+    count = max(1, min(parts, size))
+    width = -(-size // count)
+    return wide_chunks(size, width)
 
 
 def wide_chunks(size: int, width: int) -> Chunks:
@@ -328,20 +351,31 @@ def scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
         return tuple(map(int, chunks))
     if total == 0:
         return (size,)
-    ends = [round(end * size / total) for end in itertools.accumulate(chunks)]
-    widths = [high - low for low, high in itertools.pairwise([0, *ends])]
+    bounds = [0]
+    for end in itertools.accumulate(chunks):
+        bounds.append(round(end * size / total))
+    widths = [high - low for low, high in itertools.pairwise(bounds)]
     return tuple(width for width in widths if width > 0) or (size,)
 
 
 def plain(size: int, chunks: Chunks) -> AxisLayout:
     """Return the layout of an ordinary dask axis: one digit, cut into `chunks`."""
-    return AxisLayout((Group((Digit(0, 1, size, size),), chunks),))
+    digit = Digit(
+        stage=0,
+        stride=1,
+        size=size,
+        radix=size,
+    )
+    group = Group((digit,), chunks)
+    return AxisLayout((group,))
 
 
 def plain_layout(shape: Sequence[int], chunks: Sequence[Sequence[int]]) -> Layout:
     """Return the layout of an ordinary dask array."""
-    cuts = zip(shape, chunks, strict=True)
-    return Layout(tuple(plain(n, tuple(map(int, cut))) for n, cut in cuts))
+    axes = []
+    for length, axis_chunks in zip(shape, chunks, strict=True):
+        axes.append(plain(length, tuple(map(int, axis_chunks))))
+    return Layout(tuple(axes))
 
 
 def flattened(layout: Layout) -> Layout | None:
@@ -363,16 +397,23 @@ def flattened(layout: Layout) -> Layout | None:
 def _flattened(axis: AxisLayout) -> AxisLayout | None:
     """Return an axis in one group; None if its blocks are no intervals of its flattened digits."""
     groups = axis.groups
-    last_cut = max((i for i, group in enumerate(groups) if len(group.chunks) > 1), default=0)
-    if any(set(group.chunks) != {1} for group in groups[:last_cut]):
+    cut_places = [place for place, group in enumerate(groups) if len(group.chunks) > 1]
+    last_cut = cut_places[-1] if cut_places else 0
+    outer_groups = groups[:last_cut]
+    inner_groups = groups[last_cut + 1 :]
+    if any(set(group.chunks) != {1} for group in outer_groups):
         return None
     if len(groups) > 1 and not all(map(_is_whole, groups)):
         return None
-    outer = math.prod(group.size for group in groups[:last_cut])
-    inner = math.prod(group.size for group in groups[last_cut + 1 :])
-    digits = tuple(digit for group in groups for digit in group.digits)
-    chunks = tuple(length * inner for length in groups[last_cut].chunks) * outer
-    return AxisLayout((Group(digits, chunks, groups[0].offset),))
+    outer_size = math.prod(group.size for group in outer_groups)
+    inner_size = math.prod(group.size for group in inner_groups)
+    lengths = [length * inner_size for length in groups[last_cut].chunks]
+    flat_group = Group(
+        axis.digits,
+        chunks=tuple(lengths * outer_size),
+        offset=groups[0].offset,
+    )
+    return AxisLayout((flat_group,))
 
 
 def _is_whole(group: Group) -> bool:
@@ -474,12 +515,12 @@ def stored_order(digits: Sequence[Digit], variant: str, order: str) -> list[Digi
     if variant == "auto":
         variant = "dif" if order == "transposed" else "stockham"
     if variant == "dif":
-        return [*outputs, *inputs]
-    if variant == "dit":
-        return [*reversed(inputs), *reversed(outputs)]
+        return outputs + inputs
     if variant == "stockham":
-        return [*inputs, *reversed(outputs)]
-    return [*inputs, *outputs]
+        return inputs + outputs[::-1]
+    if variant == "dit":
+        return inputs[::-1] + outputs[::-1]
+    return inputs + outputs
 
 
 #: Bytes of a tile. It should stay in a core's cache from gather to store, and be wide enough for a
@@ -559,15 +600,16 @@ def tiling(
     """
     if math.prod(shape) == 0:
         return None
-    free_dims = (dim for dim, size in enumerate(shape) if dim not in fixed and size > 1)
-    dim = next(free_dims, None)
-    if dim is None:
+    free_dims = [dim for dim, size in enumerate(shape) if dim not in fixed and size > 1]
+    if not free_dims:
         return None
+    dim = free_dims[0]
     width = tile_bytes_of(threads, changes) * shape[dim] // nbytes
     if width == 0 and nbytes <= tile_bytes_of(threads) * shape[dim]:
         width = 1
     row_nbytes = width * nbytes // math.prod(shape[: dim + 1])
-    return (dim, width) if width > 0 and row_nbytes >= ROW_BYTES else None
+    is_possible = width > 0 and row_nbytes >= ROW_BYTES
+    return (dim, width) if is_possible else None
 
 
 def contiguous(shape: Sequence[int], extents: Sequence[int]) -> int:
@@ -612,9 +654,15 @@ def flat_digits(
     elif digits is None:
         digits = transposed_digits(length)
     stride = 1
-    flat = []
-    for j, radix in enumerate(digits):
-        size = half(radix) if real and j == 0 else radix
-        flat.append(Digit(stage, stride, size, radix))
+    stored_digits = []
+    for number, radix in enumerate(digits):
+        is_halved = real and number == 0
+        digit = Digit(
+            stage,
+            stride,
+            size=half(radix) if is_halved else radix,
+            radix=radix,
+        )
+        stored_digits.append(digit)
         stride *= radix
-    return tuple(flat)
+    return tuple(stored_digits)

@@ -255,14 +255,25 @@ class TransformSpec:
     def out_shape(self) -> tuple[int, ...]:
         """Shape of the result."""
         out_shape = list(self.shape)
-        for i, axis in enumerate(self.axes):
-            digits = None if self.orders_out[i] == "natural" else self.digits_of(axis)
-            if digits is not None and self.orders_in[i] == "transposed":
+        halved_axis = self.real_axis if self.kind == "r2c" and not self.transfer else None
+        for axis, length, order_in, order in zip(
+            self.axes,
+            self.lengths,
+            self.orders_in,
+            self.orders_out,
+            strict=True,
+        ):
+            digits = None if order == "natural" else self.digits_of(axis)
+            if digits is not None and order_in == "transposed":
                 digits = digits[::-1]
-            half = self.kind == "r2c" and axis == self.real_axis and not self.transfer
-            out_shape[axis] = _places(self.lengths[i], self.orders_out[i], half, digits)
-        for axis, length in self.lengths_back:
-            out_shape[axis] = length
+            out_shape[axis] = _places(
+                length,
+                order,
+                half=axis == halved_axis,
+                digits=digits,
+            )
+        for axis, length_back in self.lengths_back:
+            out_shape[axis] = length_back
         for axis, _, count in self.windows:
             out_shape[axis] = count
         return tuple(out_shape)
@@ -291,7 +302,13 @@ def _places(
     digits: tuple[int, ...] | None,
 ) -> int:
     """Return the number of places of a spectrum along an axis."""
-    stored_digits = flat_digits(0, length, order, real=half, digits=digits)
+    stored_digits = flat_digits(
+        0,
+        length,
+        order,
+        real=half,
+        digits=digits,
+    )
     return math.prod(digit.size for digit in stored_digits)
 
 
@@ -430,10 +447,15 @@ def _parse_digits(digits: Any, axes: tuple[int, ...], ndim: int) -> dict[int, tu
     """Return the given digits of spectra in transposed order by axis."""
     if digits is None:
         return {}
-    named = digits if isinstance(digits, Mapping) or len(axes) > 1 else {axes[0]: digits}
-    parse_type("digits", named, Mapping, "a mapping of axis to factors")
-    along = parse_some("digits", named, axes, ndim)
-    return {a: parse_factors("digits", n) for a, n in zip(along, named.values(), strict=True)}
+    by_name = digits
+    if len(axes) == 1 and not isinstance(digits, Mapping):
+        by_name = {axes[0]: digits}
+    parse_type("digits", by_name, Mapping, "a mapping of axis to factors")
+    named_axes = parse_some("digits", by_name, axes, ndim)
+    by_axis = {}
+    for axis, factors in zip(named_axes, by_name.values(), strict=True):
+        by_axis[axis] = parse_factors("digits", factors)
+    return by_axis
 
 
 def _check_digits(
@@ -495,22 +517,25 @@ def _resolve(
     if not takes_axes(name):
         axis = -1 if axis_or_axes is None else axis_or_axes
         return parse_axes("axis", (axis,), ndim), (n_or_s,), "n"
-    s = None if n_or_s is None else parse_several("s", n_or_s)
-    if s is not None and len(s) > ndim > 0:
-        raise_invalid("s", s, f"{ndim} lengths at most, for an array of {ndim} dimensions")
+    lengths = None if n_or_s is None else parse_several("s", n_or_s)
+    if lengths is not None and len(lengths) > ndim > 0:
+        raise_invalid("s", lengths, f"{ndim} lengths at most, for an array of {ndim} dimensions")
+    named_axes: Sequence[Any]
     if axis_or_axes is not None:
-        named_axes: Sequence[Any] = parse_several("axes", axis_or_axes)
+        named_axes = parse_several("axes", axis_or_axes)
     elif name.endswith("2"):
         named_axes = (-2, -1)
     else:
-        count = ndim if s is None else len(s)
+        count = ndim if lengths is None else len(lengths)
         named_axes = range(-count, 0)
     axes = parse_axes("axes", named_axes, ndim)
     if not axes:
         raise_invalid("axes", (), "at least one axis")
-    if s is not None and len(s) != len(axes):
-        raise_invalid("s", s, f"as many lengths as axes ({len(axes)})")
-    return axes, s or (None,) * len(axes), "s"
+    if lengths is None:
+        lengths = (None,) * len(axes)
+    if len(lengths) != len(axes):
+        raise_invalid("s", lengths, f"as many lengths as axes ({len(axes)})")
+    return axes, lengths, "s"
 
 
 def parse_several(argument: str, value: Any) -> tuple[Any, ...]:
@@ -602,35 +627,34 @@ def transform_spec(
     """
     kind, sign, forward = TRANSFORMS[parse_name(name)]
     dtype_str = parse_dtype(np.dtype(dtype), kind)
-    axes, given_lengths, argument = _resolve(name, shape, n_or_s, axis_or_axes)
+    axes, given_lengths, argument = _resolve(
+        name,
+        shape,
+        n_or_s,
+        axis_or_axes,
+    )
     orders = parse_orders(order, len(axes))
     named_digits = _parse_digits(digits, axes, len(shape))
+    halved_axis = axes[-1] if kind == "c2r" else None
     lengths = []
     other_digits = []
-    for axis, n, axis_order in zip(axes, given_lengths, orders, strict=True):
-        half = kind == "c2r" and axis == axes[-1]
-        size = shape[axis]
+    for axis, given_length, axis_order in zip(axes, given_lengths, orders, strict=True):
         axis_digits = named_digits.get(axis)
-        comes_transposed = not forward and axis_order == "transposed"
-        if n is not None:
-            length = parse_length(argument, n, size)
-        else:
-            length = _default_length(
-                argument,
-                size,
-                axis,
-                half,
-                comes_transposed,
-                axis_digits,
-            )
+        length = _checked_length(
+            axis,
+            size=shape[axis],
+            given_length=given_length,
+            argument=argument,
+            order=axis_order,
+            is_spectrum=not forward,
+            half=axis == halved_axis,
+            digits=axis_digits,
+        )
         lengths.append(length)
-        if axis_digits is not None:
-            _check_digits(axis, length, axis_order, axis_digits)
-            if axis_digits != transposed_digits(length):
-                other_digits.append((axis, axis_digits))
-        if comes_transposed:
-            _check_places(axis, size, length, half, axis_digits)
+        if axis_digits not in (None, transposed_digits(length)):
+            other_digits.append((axis, axis_digits))
     natural = parse_orders("natural", len(axes))
+    dims = _dims.get()
     spec = TransformSpec(
         name=name,
         shape=tuple(map(int, shape)),
@@ -643,13 +667,80 @@ def transform_spec(
         orders_in=natural if forward else orders,
         orders_out=orders if forward else natural,
         digits=tuple(sorted(other_digits)),
-        dims=_dims.get() if len(_dims.get()) == len(shape) else (),
+        dims=dims if len(dims) == len(shape) else (),
     )
     windows = _parse_windows(spec, band, band_index)
     if forward or not windows:
         return replace(spec, windows=windows)
-    _check_stored_bands(spec, windows, argument, given_lengths)
+    _check_stored_bands(
+        spec,
+        windows,
+        argument,
+        given_lengths,
+    )
     return replace(spec, windows_in=windows)
+
+
+def _checked_length(
+    axis: int,
+    size: int,
+    given_length: SupportsIndex | None,
+    argument: str,
+    order: Order,
+    is_spectrum: bool,
+    half: bool,
+    digits: tuple[int, ...] | None,
+) -> int:
+    """Return the length of the transform along an axis of the input.
+
+    Parameters
+    ----------
+    axis, size : int
+        Axis of the array, and its size there.
+    given_length : int or None
+        Length that the caller gave.
+    argument : str
+        Name of the argument with the lengths.
+    order : {"natural", "transposed"}
+        Order of the spectrum along the axis.
+    is_spectrum, half : bool
+        Whether the array is a spectrum, and whether it has half of one along this axis.
+    digits : tuple of int or None
+        Digits that the caller gave.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If the axis cannot have this length or these digits.
+    """
+    comes_transposed = is_spectrum and order == "transposed"
+    if given_length is not None:
+        length = parse_length(argument, given_length, size)
+    else:
+        length = _default_length(
+            argument,
+            size,
+            axis,
+            half,
+            comes_transposed,
+            digits,
+        )
+    if digits is not None:
+        _check_digits(
+            axis,
+            length,
+            order,
+            digits,
+        )
+    if comes_transposed:
+        _check_places(
+            axis,
+            size,
+            length,
+            half,
+            digits,
+        )
+    return length
 
 
 def _parse_windows(
@@ -657,27 +748,25 @@ def _parse_windows(
 ) -> tuple[tuple[int, int, int], ...]:
     """Return axis, start and count of the windows of a spectrum that bands name."""
     windows: dict[int, Window] = {}
+    orders = spec.orders_out if spec.is_forward else spec.orders_in
     for argument, named in (("band", band), ("band_index", band_index)):
         if named is None:
             continue
-        if not isinstance(named, Mapping) and len(spec.axes) == 1:
-            named = {spec.axes[0]: named}
-        allowed = "a mapping of axis to a pair of limits"
-        parse_type(argument, named, Mapping, allowed)
-        axes = parse_some(argument, named, spec.axes, len(spec.shape))
-        orders = spec.orders_out if spec.is_forward else spec.orders_in
-        for axis, limits in zip(axes, named.values(), strict=True):
+        by_name = named
+        if len(spec.axes) == 1 and not isinstance(named, Mapping):
+            by_name = {spec.axes[0]: named}
+        parse_type(argument, by_name, Mapping, "a mapping of axis to a pair of limits")
+        axes = parse_some(argument, by_name, spec.axes, len(spec.shape))
+        for axis, limits in zip(axes, by_name.values(), strict=True):
             order = orders[spec.axes.index(axis)]
             if order != "natural":
                 raise_invalid("order", order, f"'natural' for axis {axis}, which has a {argument}")
             if axis in windows:
-                raise_invalid(argument, named, f"axes without a `band`, which axis {axis} has")
+                raise_invalid(argument, by_name, f"axes without a `band`, which axis {axis} has")
             spectrum = spec.spectrum(axis)
-            is_band = argument == "band"
-            windows[axis] = (
-                spectrum.parse_band(limits) if is_band else spectrum.parse_indices(limits)
-            )
-    return tuple((axis, *window) for axis, window in sorted(windows.items()))
+            parse = spectrum.parse_band if argument == "band" else spectrum.parse_indices
+            windows[axis] = parse(limits)
+    return tuple((axis, start, count) for axis, (start, count) in sorted(windows.items()))
 
 
 def _check_stored_bands(

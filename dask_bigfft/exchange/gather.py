@@ -24,6 +24,9 @@ from dask_bigfft.transforms.layout import Layout
 class SegmentTable:
     """Segments of a block: the shards of a product, in source blocks or packed.
 
+    It joins the pieces of a product, which know no memory, and the arrays that a task has got. The
+    segments are worked out when it is known where they are copied to.
+
     Parameters
     ----------
     product : Product

@@ -91,7 +91,11 @@ def forget_plans() -> None:
 
 
 class Run(NamedTuple):
-    """Contiguous part of a source block, and where it begins there and in a block, in bytes."""
+    """Contiguous part of a source block, and where it begins there and in a block, in bytes.
+
+    It is a segment without strides. cuFFT reads such parts from the source, one after the other, so
+    that no segment has to be copied.
+    """
 
     source: Any
     start: int

@@ -82,6 +82,11 @@ def regular_strides(array: np.ndarray) -> bool:
 class Segments:
     """Strided copies with the same number of dimensions; starts and strides in bytes.
 
+    These are pieces in memory. A table of pieces (`tiles.pieces`) tells where values are in blocks,
+    axis by axis, in elements, and whatever memory the blocks are in. Copies need all axes of a
+    block at once, with the strides of the arrays: `exchange.shards.Product` makes segments of the
+    pieces of all axes. Nothing else describes copies between several arrays, on hosts or GPUs.
+
     Parameters
     ----------
     counts, source_strides, target_strides : ndarray, (copies, dimensions)

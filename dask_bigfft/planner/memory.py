@@ -427,15 +427,17 @@ def _walk_gathering(
 ) -> None:
     """Follow a task that has its whole input before it begins a block, up to its result.
 
-    Decoding chunks needs memory beside that which the arena keeps for the result of the round.
+    The work of the round is the way's (`_work_nbytes`), and decoding is over when it begins. If the
+    round changes the shape or the type of blocks, the arena has idle memory of an earlier block
+    before it, which is too small or too large for a result.
     """
     work = _work_nbytes(plan, stage)
+    idle = 0
     if stage.round_ is not None and not model_of(plan).way(stage).memory.keeps_form:
-        # Memory of blocks before rounds does not serve for those after them.
-        work = max(work, stage.exchange.block_nbytes)
+        idle = stage.exchange.block_nbytes
     memory.allocate("result", stage.result_block_nbytes)
-    memory.allocate("work", max(work, decoding))
-    memory.free("work")
+    memory.allocate("work, decoded chunks or idle memory", max(work, decoding, idle))
+    memory.free("work, decoded chunks or idle memory")
 
 
 def _walk_assembling(

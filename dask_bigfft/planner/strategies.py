@@ -16,8 +16,9 @@ others were refused::
     overwriting                     the caller allows it
     inside the input                rounds on GPUs that write back into the input's blocks
 
-A new strategy is a subclass of `Strategy`, or of `BlockStrategy` if it only chooses blocks, and an
-entry of the list.
+A new strategy is an entry of the list, and a subclass of `BlockStrategy` if it chooses blocks whose
+plan is taken wherever it suits. Otherwise it is a subclass of `Strategy`: if its plan may not fit
+or not pay, so that the next strategy is tried, or if it changes the best plan so far.
 """
 
 import contextlib

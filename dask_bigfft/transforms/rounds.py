@@ -720,6 +720,11 @@ def _shared_axis(a: AxisLayout, b: AxisLayout) -> AxisLayout | None:
 class Place:
     """Position of a block inside a block of a shared layout.
 
+    It is the case of a table of pieces (`tiles.pieces`) in which a block is a single piece: a box
+    of the dimensions of the shared block. Then no table is needed, and the block is a view::
+
+        shared_block.reshape(shape)[cuts].transpose(order)
+
     Parameters
     ----------
     shape : tuple of int

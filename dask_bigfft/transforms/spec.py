@@ -651,7 +651,7 @@ def transform_spec(
             digits=axis_digits,
         )
         lengths.append(length)
-        if axis_digits not in (None, transposed_digits(length)):
+        if axis_digits is not None and axis_digits != transposed_digits(length):
             other_digits.append((axis, axis_digits))
     natural = parse_orders("natural", len(axes))
     dims = _dims.get()

@@ -9,7 +9,6 @@ Otherwise the libraries are measured in this process: their order rarely differs
 """
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import logging

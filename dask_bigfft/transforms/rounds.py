@@ -662,11 +662,8 @@ def _fits(shared_layout: AxisLayout, axis: AxisLayout) -> bool:
     if not _has_same_dims(shared_layout, axis):
         is_flat = len(axis.groups) == 1 and shared_layout.blocks == 1
         return is_flat and merged(shared_layout.digits) == merged(axis.digits)
-    bounds = {group.digits: group.bounds for group in axis.groups}
-    for group in shared_layout.groups:
-        if not set(group.bounds) <= set(bounds[group.digits]):
-            return False
-    return True
+    bounds = {group.digits: set(group.bounds) for group in axis.groups}
+    return all(bounds[group.digits].issuperset(group.bounds) for group in shared_layout.groups)
 
 
 def fits(shared_layout: Layout, layout: Layout) -> bool:

@@ -493,7 +493,11 @@ class Engine:
         return tiles, arrays or source.arrays(tiles, limits)
 
     def tiles(self, job: Job, limits: TileLimits | None = None) -> BlockTiles:
-        """Return tiles that fit the limit with a work area, and make all FFT plans."""
+        """Return tiles that fit the limit with a work area, and make all FFT plans.
+
+        The memory of FFT plans is known only when they are made. If it is too much, the plans of
+        other rounds are dropped, and then tiles are cut for the memory that is left.
+        """
         limits = self.limits if limits is None else limits
         for work in WORK_AREAS:
             tiles = job.tiles(limits, work)
@@ -504,7 +508,7 @@ class Engine:
             carve = self.carve(tiles, tiles.ffts)
             if self._tables and carve.nbytes + self._tables > limits.nbytes:
                 with self._lock:
-                    self.recover()  # plans of other rounds
+                    self.recover()  # drops all plans; `carve` makes those of these tiles
                     carve = self.carve(tiles, tiles.ffts)
                     left = limits.nbytes - self._tables
                     if 0 < left < carve.nbytes:

@@ -344,45 +344,48 @@ def _copy_by_numpy(
     pair: Pair,
     conjugate: bool,
 ) -> None:
-    """Do the copies of a table like `copy_rows`, with NumPy."""
-    dtype, to = pair
-    size = dtype.itemsize
-    item = to.itemsize
-    source_strides = (table[:, HEAD + 1 :: 3] * size).tolist()
-    target_strides = (table[:, HEAD + 2 :: 3] * item).tolist()
-    for row, steps, strides in zip(
+    """Do the copies of a table like `copy_rows`, with NumPy.
+
+    Only their parts at places `low` to ``high - 1`` of the tiled dimension are copied, to a target
+    whose first place there is `origin`.
+    """
+    source_dtype, target_dtype = pair
+    itemsize = target_dtype.itemsize
+    all_source_strides = (table[:, HEAD + 1 :: 3] * source_dtype.itemsize).tolist()
+    all_target_strides = (table[:, HEAD + 2 :: 3] * itemsize).tolist()
+    for row, source_strides, target_strides in zip(
         table.tolist(),
-        source_strides,
-        target_strides,
+        all_source_strides,
+        all_target_strides,
         strict=True,
     ):
-        from_, into, along, first, step = row[:HEAD]
+        source_address, target_address, along, first, step = row[:HEAD]
         counts = row[HEAD::3]
+        # The part begins and ends at these values of dimension `along` of the copy. A copy without
+        # such a dimension has one place, `first`.
         begin = max(low - first, 0)
         end = high - first
         if along >= 0:
             end = min(end, counts[along])
             counts[along] = end - begin
-            from_ += begin * steps[along]
+            source_address += begin * source_strides[along]
         if end <= begin or (along < 0 and begin > 0):
             continue
-        into += (first + begin - origin) * step * item
-        values = np.asarray(
-            _Memory(
-                dtype,
-                from_,
-                counts,
-                steps,
-            )
+        target_address += (first + begin - origin) * step * itemsize
+        source_memory = _Memory(
+            source_dtype,
+            source_address,
+            counts,
+            source_strides,
         )
-        place = np.asarray(
-            _Memory(
-                to,
-                into,
-                counts,
-                strides,
-            )
+        target_memory = _Memory(
+            target_dtype,
+            target_address,
+            counts,
+            target_strides,
         )
+        values = np.asarray(source_memory)
+        place = np.asarray(target_memory)
         if conjugate:
             np.conjugate(values, out=place)
         else:

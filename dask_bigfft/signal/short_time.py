@@ -760,6 +760,7 @@ def _overlapped(
     blocks = spectra.astype(complex_dtype).rechunk({-2: -1, -1: cut})
     sources = [blocks]
     if reach and len(cut) > 1:
+        # The tail of a block goes to the next one. The first block gets its own, and ignores it.
         tails: Any = by_block(
             last_slices,
             blocks,

@@ -51,9 +51,11 @@ def digest(name: str, numbers: Mapping[str, Any]) -> None:
         return
     label = f"{METRIC}-{name.replace('_', '-')}"
     if name in _LEAVES and "seconds" in numbers:
-        context_meter.digest_metric(label, float(numbers["seconds"]), "seconds")
+        seconds = float(numbers["seconds"])
+        context_meter.digest_metric(label, seconds, "seconds")
     if "nbytes" in numbers:
-        context_meter.digest_metric(label, int(numbers["nbytes"]), "bytes")
+        nbytes = int(numbers["nbytes"])
+        context_meter.digest_metric(label, nbytes, "bytes")
 
 
 class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]

@@ -93,10 +93,11 @@ def for_device(
         transpose = NO_PASS
     real_ffts = [replace(fft, sign=-1) for fft in real_ffts]
     inverse_ffts = [replace(fft, sign=1) for fft in inverse_ffts]
-    if joins and before == NO_PASS:
-        _join_first(real_ffts, middle)
-    if joins and after == MemoryPass(scale=last.scale):
-        _join_last(middle, inverse_ffts)
+    if joins:
+        if before == NO_PASS:
+            _join_first(real_ffts, middle)
+        if after == MemoryPass(scale=last.scale):
+            _join_last(middle, inverse_ffts)
     operations = [*real_ffts, before, *middle, after, *inverse_ffts, transpose]
     return tuple(operation for operation in operations if operation != NO_PASS)
 

@@ -149,19 +149,22 @@ class Cosines:
         # Type III is type II backwards. The sine is the cosine of values whose sign changes with
         # every place on one side, the even one, and that are reversed on the other side.
         is_even_side = out if self.type in (3, 4) else not out
-        if self.type == 1:
-            runs = _extended(self.length, self.sine)
-        elif self.halved:
-            runs = _from_both_ends(self.length)
-        elif self.type == 4:
-            runs = _centred(self.length) if out else _quartered(self.length)
-        elif is_even_side:
-            runs = _even_places_first(self.length)
-        else:
-            runs = _parts_from_both_ends(self.length)
+        runs = self._runs_of_cosine(out, is_even_side)
         if self.sine and self.type != 1 and not is_even_side:
             runs = tuple(_reversed(run, self.length) for run in runs)
         return tuple(run for run in runs if run.count > 0)
+
+    def _runs_of_cosine(self, out: bool, is_even_side: bool) -> tuple[Range, ...]:
+        """Return the runs of the cosine transform, or of any transform of type I; some are empty."""
+        if self.type == 1:
+            return _extended(self.length, self.sine)
+        if self.halved:
+            return _from_both_ends(self.length)
+        if self.type == 4:
+            return _centred(self.length) if out else _quartered(self.length)
+        if is_even_side:
+            return _even_places_first(self.length)
+        return _parts_from_both_ends(self.length)
 
 
 def _reversed(run: Range, n: int) -> Range:

@@ -367,15 +367,22 @@ class Model:
             kernels += max(count / blocks / device.flops, 4 * largest_nbytes / device.memory)
         return max(calls, bus, kernels)
 
-    def read(self, exchange: Exchange) -> float | None:
+    def read(self, exchange: Exchange, round_: Round | None = None) -> float | None:
         """Return the seconds in which a GPU reads a block after an exchange from those before it.
 
-        None if the threads of the host gather it. Values are read in the dtype of the block.
+        The result is None if threads of the host gather the block, because its rows are narrow, or
+        because its values are converted: a round without FFTs of real values works on complex ones.
         """
         if self.storage == "disk" or self.machine.workers > 1:
             return None
+        dtype = np.dtype(exchange.dtype)
+        if round_ is not None:
+            takes_real = any(step.kind == "r2c" for step in round_.steps)
+            is_converted = takes_real != (dtype.kind == "f")
+            if is_converted or exchange.source_dtype != exchange.dtype:
+                return None
         shape = exchange.shape
-        row_nbytes = shape.width * np.dtype(exchange.dtype).itemsize
+        row_nbytes = shape.width * dtype.itemsize
         if row_nbytes < NARROWEST_NBYTES:
             return None
         nbytes = exchange.nbytes / max(1, exchange.target.blocks)
@@ -459,7 +466,7 @@ class Model:
             if stage.writes is not None:
                 order = stage.writes.place(round_.target).written
             device = self.of_device(round_, order)
-            read = self.read(exchange)
+            read = self.read(exchange, round_)
             if read is not None:
                 gather = 0.0
                 device = max(device, read)

@@ -185,7 +185,7 @@ def _gathering(model: Model, stage: Stage) -> tuple[int, float]:
     threads = lanes(model.machine.threads, gpu_count)
     blocks = max(1, stage.exchange.target.blocks)
     exchange = stage.exchange
-    read_seconds = model.read(exchange)
+    read_seconds = model.read(exchange, stage.round_)
     if read_seconds is not None:
         return threads, read_seconds
     in_memory = replace(model, storage="memory", device="cpu")

@@ -45,7 +45,7 @@ def _serve(kind: type[Scheduler | Worker], **options: Any) -> None:
     """Run a scheduler or a worker until it is closed."""
 
     async def serve() -> None:
-        server = kind(host="127.0.0.1", dashboard_address="127.0.0.1:0", **options)
+        server: Any = kind(host="127.0.0.1", dashboard_address="127.0.0.1:0", **options)
         async with server:
             await server.finished()
 

@@ -71,20 +71,19 @@ def _is_power_of_two(n: int) -> bool:
 def transformed(op: FFT, x: Array) -> Array:
     """Return the FFT of an array, without scaling; real ones have the sign of their kind."""
     if op.kind == "r2c":
-        spectrum = scipy.fft.rfftn(x, axes=op.dims)
-    elif op.kind == "c2r":
+        return np.asarray(scipy.fft.rfftn(x, axes=op.dims))
+    if op.kind == "c2r":
         lengths = [op.target[dim] for dim in op.dims]
-        spectrum = scipy.fft.irfftn(
+        values = scipy.fft.irfftn(
             x,
             s=lengths,
             axes=op.dims,
             norm="forward",
         )
-    elif op.sign < 0:
-        spectrum = scipy.fft.fftn(x, axes=op.dims)
-    else:
-        spectrum = scipy.fft.ifftn(x, axes=op.dims, norm="forward")
-    return np.asarray(spectrum)
+        return np.asarray(values)
+    if op.sign < 0:
+        return np.asarray(scipy.fft.fftn(x, axes=op.dims))
+    return np.asarray(scipy.fft.ifftn(x, axes=op.dims, norm="forward"))
 
 
 def index_of(index: Index, op: Multiply) -> Array:

@@ -155,7 +155,7 @@ class Cosines:
         return tuple(run for run in runs if run.count > 0)
 
     def _runs_of_cosine(self, out: bool, is_even_side: bool) -> tuple[Range, ...]:
-        """Return the runs of the cosine transform, or of any transform of type I; some are empty."""
+        """Return the runs of the cosine transform, or of type I of either; some may be empty."""
         if self.type == 1:
             return _extended(self.length, self.sine)
         if self.halved:

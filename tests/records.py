@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dask_bigfft.testing.strategies import chunkings, random_array
 
-CASES = settings(max_examples=100, phases=[Phase.generate])
+CASES = settings(max_examples=settings.default.max_examples, phases=[Phase.generate])
 REAL = ["f8", "f4", "i2"]
 DTYPES = [*REAL, "c16", "c8"]
 

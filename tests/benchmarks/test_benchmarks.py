@@ -26,7 +26,7 @@ PROGRAMS = {
         ["--only", "1 MiB, 3D, real", "1 MiB, 1D, complex", "--repeat", "1", "--kernels", "scipy"],
         2,
     ),
-    "small": ("--only *(1000,)* help --repeat 2 --processes 1", 3),
+    "small": ("--only *(1000,)* help --repeat 1 --processes 1 --threads 1", 3),
     "convolution": (["--only", "taps: oaconvolve", "--repeat", "1", "--processes", "1"], 1),
     "verification": ("--only 3d --repeat 1 --kernels scipy", 1),
     "forecasts": (

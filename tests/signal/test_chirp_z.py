@@ -18,7 +18,7 @@ from dask_bigfft.testing.strategies import chunkings, random_array
 
 pytestmark = pytest.mark.usefixtures("small")
 
-CASES = settings(max_examples=100, phases=[Phase.generate])
+CASES = settings(max_examples=settings.default.max_examples, phases=[Phase.generate])
 DTYPES = ["f8", "f4", "c16", "c8", "i2"]
 
 

@@ -12,7 +12,7 @@ from dask_bigfft.testing.strategies import chunkings, random_array
 
 pytestmark = pytest.mark.usefixtures("small")
 
-CASES = settings(max_examples=100, phases=[Phase.generate])
+CASES = settings(max_examples=settings.default.max_examples, phases=[Phase.generate])
 
 KERNELS = st.sampled_from([1, 2, 3, 4, 7])
 

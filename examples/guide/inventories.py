@@ -9,6 +9,8 @@ import zlib
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
+
 import dask_bigfft
 
 #: Documentation of each library, and the page of an object in it; $ stands for the name.
@@ -39,7 +41,8 @@ def object_named(name):
         class_name, _, _ = name.rpartition(".")
         owner = object_named(class_name) if class_name.count(".") else None
         found = getattr(owner, attribute, None)
-    return found if callable(found) else None
+    is_scalar = isinstance(found, type) and issubclass(found, np.generic)  # on a common page
+    return found if callable(found) and not is_scalar else None
 
 
 def write_inventories(folder):
@@ -50,7 +53,8 @@ def write_inventories(folder):
         library = name.partition(".")[0]
         if found is not None:
             role = "class" if isinstance(found, type) else "function"
-            lines[library].append(f"{name} py:{role} 1 {LIBRARIES[library][1]} -\n")
+            page = LIBRARIES[library][1].replace("$", name)
+            lines[library].append(f"{name} py:{role} 1 {page} -\n")
     mapping = {}
     for library, (address, _) in LIBRARIES.items():
         path = Path(folder, f"{library}.inv")

@@ -2,7 +2,9 @@
 
 import importlib
 import re
+import zlib
 from html import unescape
+from pathlib import Path
 
 import pytest
 from support import DEFAULTS, ROOT, python
@@ -93,3 +95,16 @@ def test_the_reference_lists_functions_and_describes_parameters_once(html):
     text = html["api"]
     assert text.count("Return the real inverse of rfft.") >= 2  # in the table, and below it
     assert text.count("Other digits must be given wherever the spectrum") == 2  # one, several axes
+
+
+def test_links_to_other_libraries_need_no_network(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(GUIDE)
+    inventories = importlib.import_module("inventories")
+    mapping = inventories.write_inventories(tmp_path)
+    address, path = mapping["scipy"]
+    lines = zlib.decompress(Path(path).read_bytes().split(b"zlib.\n", 1)[1]).decode().splitlines()
+    (welch,) = [line for line in lines if line.startswith("scipy.signal.welch ")]
+    assert address.startswith("https://")
+    page = "reference/generated/scipy.signal.welch.html#scipy.signal.welch"
+    assert welch == f"scipy.signal.welch py:function 1 {page} -"
+    assert not [line for line in lines if line.startswith("scipy.signal ")]  # a module

@@ -2,25 +2,30 @@
 
 A random field is stored as a Zarr array. `dask_bigfft.run` transforms it from file to file in a
 quarter of its size in memory: between the rounds, blocks go through scratch files. The first run is
-killed in the middle, the second one resumes it. Some frequencies are compared with explicit sums,
-and the energy with Parseval's theorem. SciPy would need the field and its spectrum in memory.
+killed in the middle, the second one resumes it. Dask's own FFT tries the same beside it. Each runs
+in a process that is killed above this memory and that of imports. Some frequencies are compared
+with explicit sums, and the energy with Parseval's theorem. SciPy would need the field and its
+spectrum in memory.
 """
 
 import argparse
-import multiprocessing
 import shutil
-import time
 from pathlib import Path
 
 import dask
+import dask.array as da
 import numpy as np
 from dask.utils import format_bytes
 from extras import extra
+from watched import watched
 
 import dask_bigfft
 
 with extra("zarr"):
     import zarr
+
+#: Bytes of memory that Python and the libraries take beside `memory_limit`.
+BESIDE = 384 << 20
 
 
 def make_field(path, shape, rows):
@@ -53,15 +58,19 @@ def transform(folder, limit):
         )
 
 
-def kill_in_the_middle(folder, limit):
-    """Start a run, kill it once it has scratch files, and return how many records it left."""
-    process = multiprocessing.get_context("spawn").Process(target=transform, args=(folder, limit))
-    process.start()
-    while process.is_alive() and not list((folder / "scratch").glob("exchange*/done-*.json")):
-        time.sleep(0.005)
-    process.kill()
-    process.join()
-    return len(list((folder / "scratch").glob("exchange*/done-*.json")))
+def transform_by_dask(folder, limit):
+    """Transform the field by `da.fft`, one axis after the other, with rechunks between them."""
+    with dask.config.set({"scheduler": "threads", "array.chunk-size": limit // 16}):
+        spectrum = da.from_zarr(folder / "field.zarr")
+        for axis in (2, 1, 0):
+            chunks = {0: "auto", 1: "auto", 2: "auto", axis: -1}
+            spectrum = da.fft.fft(spectrum.rechunk(chunks), axis=axis)
+        spectrum.rechunk("auto").to_zarr(folder / "by_dask.zarr")
+
+
+def records(folder):
+    """Return the records of finished blocks in the scratch folder."""
+    return list((folder / "scratch").glob("exchange*/done-*.json"))
 
 
 def by_hand(field, at, rows):
@@ -95,13 +104,28 @@ def run(gib, folder):
     rows = max(1, edge // 64)
     field, energy = make_field(folder / "field.zarr", shape, rows)
     limit = field.nbytes // 4
-    records = kill_in_the_middle(folder, limit)
+    allowed = limit + BESIDE
+    by_dask = watched(transform_by_dask, folder, limit, limit=allowed)
+    shutil.rmtree(folder / "by_dask.zarr", ignore_errors=True)
+    killed = watched(
+        transform,
+        folder,
+        limit,
+        limit=allowed,
+        until=lambda: records(folder),
+    )
+    records_count = len(records(folder))
     complete = (folder / "spectrum.zarr").exists()
-    resumed = transform(folder, limit)
+    finished = watched(transform, folder, limit, limit=allowed)
+    if finished.result is None:
+        raise SystemExit(f"the resumed run ended: {finished.end}")
+    resumed = finished.result
     return {
         "shape": shape,
         "limit": limit,
-        "records": records,
+        "allowed": allowed,
+        "processes": {"da.fft": by_dask, "first run": killed, "resumed run": finished},
+        "records": records_count,
         "complete": complete,
         "resumed": resumed,
         "errors": errors_of(field, energy, rows, resumed.path),
@@ -117,6 +141,11 @@ def report(summary):
         f"  at most {format_bytes(limit)} of memory; SciPy needs field and spectrum in memory,"
         f" {format_bytes(resumed.read + resumed.written)}"
     )
+    print(f"  a process is killed above {format_bytes(summary['allowed'])}, imports included:")
+    for name, process in summary["processes"].items():
+        peak = format_bytes(max(process.memory, default=0))
+        seconds = max(process.seconds, default=0.0)
+        print(f"  {name}: {process.end} after {seconds:.1f} s, at most {peak}")
     print(
         f"  killed; blocks recorded: {summary['records']}; nothing looks complete:"
         f" {not summary['complete']}"

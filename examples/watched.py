@@ -37,12 +37,15 @@ def watched(function, *arguments, limit, until=None):
     end = ""
     result = None
     while process.is_alive():
-        if receiver.poll():
+        if result is None and receiver.poll():
             result = _received(receiver)
         try:
-            memory.append(handle.memory_info().rss)
+            rss = handle.memory_info().rss
         except psutil.NoSuchProcess:
             break
+        if rss == 0:  # it is ending
+            continue
+        memory.append(rss)
         seconds.append(time.perf_counter() - started)
         if memory[-1] > limit:
             end = "out of memory"
@@ -51,9 +54,9 @@ def watched(function, *arguments, limit, until=None):
             end = "killed"
             process.kill()
         time.sleep(EVERY)
-    if receiver.poll():
-        result = _received(receiver)
     process.join()
+    if result is None and receiver.poll():
+        result = _received(receiver)
     end = end or ("finished" if process.exitcode == 0 else "failed")
     return Watched(end, seconds, memory, result)
 

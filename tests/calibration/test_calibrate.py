@@ -25,6 +25,7 @@ from dask_bigfft.testing.devices import simulated_devices
 def folder(tmp_path, monkeypatch):
     environment._profile.cache_clear()
     monkeypatch.setattr("dask_bigfft.calibration.usable", lambda: {"scipy": "1"})
+    monkeypatch.setattr("dask_bigfft.calibration.store_loops", lambda: None)  # see test_loops.py
     with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
         yield tmp_path
 

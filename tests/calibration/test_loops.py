@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from support import python
 
-from dask_bigfft import fft, signal
+from dask_bigfft import calibration, fft, signal
 from dask_bigfft.calibration import loops
 from dask_bigfft.kernels import copies
 from dask_bigfft.kernels.compiled import compiled
+from dask_bigfft.planner.profile import DEFAULT
 
 
 def types_of(arguments):
@@ -82,6 +83,19 @@ def test_all_loops_of_transforms_are_stored(needed, dtype):
     names = {path.partition(":")[2] for path, _ in needed}
     assert names >= {"copy_rows", "_twiddle_rows", "_chirp_rows", "_filter_values"}
     assert needed <= stored
+
+
+def test_calibration_stores_loops_before_it_measures(monkeypatch, tmp_path):
+    steps = []
+
+    def measure(*arguments):
+        steps.append("measure")
+        return DEFAULT
+
+    monkeypatch.setattr(calibration, "store_loops", lambda: steps.append("store"))
+    monkeypatch.setattr(calibration, "measure", measure)
+    calibration.calibrate(path=tmp_path / "profile.json", nbytes=1 << 14)
+    assert steps == ["store", "measure"]
 
 
 #: A process that waits for each loop, and says which it had to compile.

@@ -48,7 +48,8 @@ NORMS: Mapping[Scale, str] = {"full": "backward", "ortho": "ortho", "none": "for
 #: what is between the transforms: tasks, and passes over memory.
 MOST_RATIO = 1.25
 
-#: Maximum bytes of arrays that are sent to the workers of a cluster as a whole.
+#: Maximum bytes of arrays that are sent to the workers of a cluster as a whole, or, unless it was
+#: asked for, to GPUs in parts.
 SENT_NBYTES = 1 << 24
 
 
@@ -147,6 +148,11 @@ def _check_spectra(forward: TransformSpec, inverse: TransformSpec) -> None:
         raise NotCaptured("the precision changes between both transforms")
 
 
+def _factor_nbytes(expression: CapturedExpression) -> int:
+    """Return the bytes of the arrays of an expression."""
+    return sum(factor.nbytes for factor in expression.factors.values())
+
+
 def _check_blocks(expression: CapturedExpression) -> None:
     """Raise `NotCaptured` for blocks and arrays that an operator does not take."""
     forward = expression.layer.plan
@@ -155,7 +161,7 @@ def _check_blocks(expression: CapturedExpression) -> None:
     for axis in (*forward.source.axes, *forward.result.axes):
         if any(group.offset for group in axis.groups):
             raise NotCaptured("the forward transform is shifted")
-    nbytes = sum(factor.nbytes for factor in expression.factors.values())
+    nbytes = _factor_nbytes(expression)
     if running_client() is not None and nbytes > SENT_NBYTES:
         raise NotCaptured(f"{nbytes} bytes of arrays would be sent to each worker")
 
@@ -173,6 +179,20 @@ def _check_options(forward: Plan, inverse: Plan, extras: Extras) -> None:
             raise NotCaptured(f"both transforms have another {name}")
     if forward.machine.memory_limit != inverse.machine.memory_limit:
         raise NotCaptured("both transforms have another memory_limit")
+
+
+def _check_plan(plan: Plan, expression: CapturedExpression, inverse: Plan) -> None:
+    """Raise `NotCaptured` if an operator may be slower than the plans of both transforms."""
+    forward = expression.layer.plan
+    if plan.storage == "disk" and "disk" not in (forward.storage, inverse.storage):
+        raise NotCaptured("a plan of both transforms needs the disk")
+    seconds = forward.expected.seconds + inverse.expected.seconds
+    if plan.expected.seconds > MOST_RATIO * seconds:
+        raise NotCaptured("two plans are forecast to be faster")
+    uses_gpus = any(round_.share for round_ in plan.expected.rounds)
+    is_large = _factor_nbytes(expression) > SENT_NBYTES
+    if uses_gpus and is_large and config.get("bigfft.capture") == "auto":
+        raise NotCaptured("large arrays would be copied to GPUs (bigfft.capture is 'auto')")
 
 
 def _operator(
@@ -210,11 +230,7 @@ def _operator(
         )
     except PlanError as error:
         raise NotCaptured(f"there is no plan of both transforms: {error}") from error
-    if plan.storage == "disk" and "disk" not in (forward.storage, inverse.storage):
-        raise NotCaptured("a plan of both transforms needs the disk")
-    seconds = forward.expected.seconds + inverse.expected.seconds
-    if plan.expected.seconds > MOST_RATIO * seconds:
-        raise NotCaptured("two plans are forecast to be faster")
+    _check_plan(plan, expression, inverse)
     text = f"H is captured: {expression.text} between {spec.name} and {inverse.spec.name}; another "
     text += "reader of that spectrum repeats its transform"
     size = math.prod(spec.lengths)

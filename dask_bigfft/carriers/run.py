@@ -315,7 +315,8 @@ class _RoundOfBlock:
         if self.run.plan.verify != "none":
             return self._verified(view_of)
         view = view_of()
-        values = self._on_device(view)
+        is_whole = view.on_gpu or self.run.plan.device == "hybrid"
+        values = self._on_device(view, self.round.without_windows if is_whole else self.round)
         if values is not None:
             return self._in_windows(values)
         with self._spare_threads() as library:
@@ -334,8 +335,10 @@ class _RoundOfBlock:
         """Return the block after the round, which is repeated where checks fail."""
         with self._spare_threads() as library:
             if self.run.on_devices(self.number):
-                checks = self._checks(self.round.without_windows, library)
-                values = checks.run_elsewhere(view_of, self._on_device)
+                whole_round = self.round.without_windows
+                checks = self._checks(whole_round, library)
+                runner = functools.partial(self._on_device, round_=whole_round)
+                values = checks.run_elsewhere(view_of, runner)
                 if values is not None:
                     return self._in_windows(values)
             return self._checks(self.round, library).run(view_of)
@@ -354,8 +357,8 @@ class _RoundOfBlock:
             self.number + 1,
         )
 
-    def _on_device(self, view: BlockView) -> Array | None:
-        """Return the block after the round without its windows; None if the CPU has to do it.
+    def _on_device(self, view: BlockView, round_: Round) -> Array | None:
+        """Return the block after a round, in its windows or not; None if the CPU has to do it.
 
         That is so without a device, for a block that is not worth one, and where the CPU does all
         of a block that it could share with a device.
@@ -364,7 +367,7 @@ class _RoundOfBlock:
             return None
         overwrites = self.run.overwrites(self.number)
         job = dispatch.job_of(
-            self.round.without_windows,
+            round_,
             self.block,
             view.dtype,
             self.dtype,
@@ -400,7 +403,8 @@ class _RoundOfBlock:
     def _in_windows(self, values: Array) -> Array:
         """Return the windows of a device's block that the round stores."""
         windows = self.round.windows
-        if not windows:
+        is_cropped = self.round.crops and values.shape == self.round.target.shape(self.block)
+        if not windows or is_cropped:
             return values
         if is_on_gpu(values):
             from dask_bigfft.gpu.on_gpu import windows_on_gpu

@@ -464,7 +464,7 @@ class Engine:
 
     def links(self, job: Job, limits: TileLimits) -> tuple[Job, ...]:
         """Return the job if its tiles fit, else jobs that give the same one after the other."""
-        parts = job.links(apart(job.round))
+        parts = job.links(apart(job.round.without_windows))
         if len(parts) > 1:
             with contextlib.suppress(DeviceMemoryError):
                 job.tiles(limits, 1)  # as much of a work area as most FFTs need

@@ -60,7 +60,7 @@ from dask_bigfft.tiles.program import (
     programs_of,
 )
 from dask_bigfft.transforms.layout import half
-from dask_bigfft.transforms.rounds import Round
+from dask_bigfft.transforms.rounds import Round, StoredWindow
 from dask_bigfft.transforms.steps import Step
 
 Array = npt.NDArray[Any]
@@ -264,6 +264,22 @@ class BlockTiles:
         """Properties shared by all tiles of a pass, for each pass."""
         return _passes(self)
 
+    @cached_property
+    def crops(self) -> bool:
+        """True if the tiles of the last pass store the windows of the round alone.
+
+        Each window is one of a digit that is whole in the tile.
+        """
+        round_ = self.job.round
+        if not round_.crops:
+            return False
+        window_dims = {window.dim for window in round_.windows}
+        return all(
+            len(digits) == 1
+            for step, digits in zip(round_.steps, self.plan.digits, strict=True)
+            if step.target.is_partial or round_.dim(step) in window_dims
+        )
+
     def written(self, number: int) -> str:
         """Return the dtype of the result of a pass."""
         return self.job.target if number == len(self.plan.passes) - 1 else self.job.dtype
@@ -273,18 +289,22 @@ class BlockTiles:
         tile_pass = self.plan.passes[number]
         if number < len(self.plan.passes) - 1:
             return tuple(tile_pass.after[dim] for dim in tile_pass.order)
-        if self.job.window is None:
+        if self.crops:
             return self.job.shapes[1]
+        if self.job.window is None:
+            return self.job.round.without_windows.target.shape(self.job.block)
         return tuple(high - low for low, high in self.job.window.bounds)
 
     def moves(self, number: int) -> bool:
         """Return True if a pass cannot write its tiles in place.
 
-        That holds for a pass that reorders dimensions, and for one that reads or writes half a
-        spectrum while its digits have all of it.
+        That holds for a pass that reorders dimensions, for one that reads or writes half a spectrum
+        while its digits have all of it, and for one that stores windows.
         """
         tile_pass = self.plan.passes[number]
         digits = self.plan.digits
+        if self.crops and number == len(self.plan.passes) - 1:
+            return True
         halves = ((self.job.round.steps[i].kind, j, len(digits[i]) - 1) for i, j in tile_pass.steps)
         return tile_pass.reorders or any(
             last > 0 and (kind, j) in (("c2r", 0), ("r2c", last)) for kind, j, last in halves
@@ -521,6 +541,12 @@ class _Pass:
         self.begun = [lines[i] for i, j in self.tile_pass.steps if j == 0]
         self.ended = [lines[i] for i, j in self.tile_pass.steps if j == lines[i].last_number]
         self.offsets = list(itertools.accumulate(self.tile_pass.places, initial=0))
+        #: Windows that the tiles store, by dimension of the host block.
+        self.windows: dict[int, StoredWindow] = {}
+        if tiles.crops and number == len(plan.passes) - 1:
+            for window in job.round.windows:
+                stored_dim = self.tile_pass.order.index(first_dims[window.dim])
+                self.windows[stored_dim] = window
 
     def last_twiddle(self, line: _Line) -> Twiddle | None:
         """Return the twiddle that follows a step of the round."""
@@ -537,7 +563,7 @@ class _Pass:
 
 @lru_cache(maxsize=256)
 def _passes(tiles: BlockTiles) -> tuple[_Pass, ...]:
-    round_ = tiles.job.round
+    round_ = tiles.job.round.without_windows
     plan = tiles.plan
     first_dims = first_tile_dims(round_, plan.digits)
     programs = programs_of(round_, plan.digits, tuple(tile_pass.steps for tile_pass in plan.passes))
@@ -627,6 +653,8 @@ class _Tile:
             common.ended,
             before=False,
         )
+        if common.windows:
+            stores, stored_form = self._window_stores(shape, tuple(part))
         scratch = (
             DeviceArray(self.scratch, (source.size,), self.dtype) if tile_pass.mirrored else None
         )
@@ -678,6 +706,34 @@ class _Tile:
             return ((part, array),), form
         moves = ((inner, _part_of(array, inner, part)) for inner in form.parts(part))
         return (*moves, *mirrored), form
+
+    def _window_stores(
+        self,
+        shape: Block,
+        part: Slices,
+    ) -> tuple[tuple[Move, ...], BlockDigits]:
+        """Return the copies of the windows of a tile, and the digits of the host block with them.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the host block without windows.
+        part : tuple of slice
+            Part of it that the tile has.
+        """
+        stored_shape = list(shape)
+        #: Parts of the tile, and their places in the host block.
+        cuts = [(part, part)]
+        for dim, window in self.common.windows.items():
+            stored_shape[dim] = window.count
+            new_cuts: list[tuple[Slices, Slices]] = []
+            for own, stored in cuts:
+                for source, target, _ in window.cuts:
+                    new_own = (*own[:dim], source, *own[dim + 1 :])
+                    new_cuts.append((new_own, (*stored[:dim], target, *stored[dim + 1 :])))
+            cuts = new_cuts
+        moves = tuple((stored, _part_of(self.now, own, part)) for own, stored in cuts)
+        return moves, BlockDigits.of(tuple(stored_shape))
 
     def _mirrored(
         self,

@@ -272,6 +272,7 @@ class Candidates:
             windows_in=frozenset(axis for axis, _, _ in spec.windows_in),
             wanted=request.wanted,
             on_gpu=self.on_gpu or machine.holding > 1,
+            crops=machine.holding <= 1,
             like=request.chunks if spec.transfer else None,
             bands={band.axis: band for band in spec.bands_between},
         )

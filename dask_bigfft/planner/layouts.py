@@ -367,6 +367,8 @@ class BlockCutter:
         Chunks of the result. If the last round can make them, an exchange is saved.
     on_gpu : bool
         Whether rounds are done on devices.
+    crops : bool
+        Whether rounds store only windows; after rounds on several GPUs the exchange crops.
     like : tuple of chunks or None
         Chunks of the input of an operator, which its result has if an exchange makes it; None for
         transforms.
@@ -379,13 +381,9 @@ class BlockCutter:
     windows_in: frozenset[int]
     wanted: tuple[Chunks, ...] | None
     on_gpu: bool
+    crops: bool
     like: tuple[Chunks, ...] | None = None
     bands: Mapping[int, AxisBand] = field(default_factory=dict)
-
-    @property
-    def crops(self) -> bool:
-        """True if rounds store only windows; after rounds on devices the exchange crops."""
-        return not self.on_gpu
 
     def _stored_parts(self, programs: Mapping[int, AxisProgram]) -> _StoredParts:
         """Return the parts of axes that are stored between rounds.

@@ -144,6 +144,13 @@ class Round(HashedOnce):
         return tuple(windows)
 
     @property
+    def crops(self) -> bool:
+        """True if a part of the values is stored, and nothing is added to it."""
+        if not self.windows:
+            return False
+        return all(window.count < window.size and window.fold is None for window in self.windows)
+
+    @property
     def leaves_out_lines(self) -> bool:
         """True if some lines are zeros, or are not stored."""
         is_cropped = any(window.count < window.size for window in self.windows)

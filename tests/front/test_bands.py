@@ -6,6 +6,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from support import heard
 
 import dask_bigfft
 from dask_bigfft import fft, plan
@@ -418,3 +419,26 @@ def test_bands_of_dimensions():
     for wrong in ({"z": (0, 0.1)}, {"y": (0, 9)}, 3):
         with pytest.raises((ArgumentError, ArgumentTypeError), match="`band`"):
             x.bigfft.fft(band=wrong)
+
+
+@pytest.mark.parametrize("name", ["fftn", "rfftn"])
+@pytest.mark.parametrize(("nbytes", "is_one_pass"), [(1 << 20, True), (1 << 14, False)])
+def test_only_the_band_leaves_a_device(
+    name,
+    nbytes,
+    is_one_pass,
+    sync,
+):
+    """Tiles are cropped where they are, if a block needs one pass."""
+    x = random_array((16, 24, 32), "f8" if name == "rfftn" else "c16", 1)
+    bands = {1: (6, 10), 2: (2, 6)}
+    with split(), simulated_devices(nbytes), heard("d2h") as events:
+        lazy = getattr(fft, name)(
+            da.from_array(x, chunks=(4, 24, 32)), band_index=bands, device="gpu"
+        )
+        result = lazy.compute()
+    whole = numpys(name, x)
+    assert_close(result, banded(whole, bands, halved_axis(name, (0, 1, 2))))
+    if is_one_pass:
+        stored_nbytes = sum(numbers["nbytes"] for _, numbers in events)
+        assert stored_nbytes == 2 * result.nbytes  # of two rounds

@@ -91,8 +91,8 @@ def for_device(
     if not inverse_ffts:
         after = replace(after, order=order)
         transpose = NO_PASS
-    real_ffts = [replace(fft, sign=-1) for fft in real_ffts]
-    inverse_ffts = [replace(fft, sign=1) for fft in inverse_ffts]
+    real_ffts = _with_sign(real_ffts, -1)
+    inverse_ffts = _with_sign(inverse_ffts, 1)
     if joins:
         if before == NO_PASS:
             _join_first(real_ffts, middle)
@@ -100,6 +100,11 @@ def for_device(
             _join_last(middle, inverse_ffts)
     operations = [*real_ffts, before, *middle, after, *inverse_ffts, transpose]
     return tuple(operation for operation in operations if operation != NO_PASS)
+
+
+def _with_sign(ffts: list[FFT], sign: int) -> list[FFT]:
+    """Return FFTs with the sign that libraries of devices have."""
+    return [replace(fft, sign=sign) for fft in ffts]
 
 
 def _passes(

@@ -365,28 +365,12 @@ def programs_of(
             )
         )
     # The digit in each dimension of a line, as far as its steps are done.
-    places = [[own.source for own in line.steps[: len(line.lengths)]] for line in lines]
+    places = [line.source_digits for line in lines]
     programs: list[Program] = []
     for numbers in passes:
-        pass_steps: list[_PassStep] = []
+        pass_steps = []
         for line_number, own_number in numbers:
-            line = lines[line_number]
-            line_places = places[line_number]
-            own = line.steps[own_number]
-            position = line_places.index(own.source)
-            pass_steps.append(
-                _PassStep(
-                    line=line,
-                    number=own_number,
-                    dim=line.first_dim + position,
-                    digits_before=tuple(line_places),
-                    digits_after=tuple(
-                        own.target if place == position else digit
-                        for place, digit in enumerate(line_places)
-                    ),
-                )
-            )
-            line_places[position] = own.target
+            pass_steps.append(_next_step(lines[line_number], own_number, places[line_number]))
         transfer = None
         is_product = any(step.own.between is not None for step in pass_steps)
         if all(step.between is None for step in round_.steps):  # at the end
@@ -468,6 +452,12 @@ class _Line:
         self.steps = own_steps(block_dim, step, lengths)
         #: Stage of the digits after all steps.
         self.last_stage = 2 if step.turns_back else 1
+
+    @property
+    def source_digits(self) -> list[Digit]:
+        """Digit in each dimension of the line before its first step."""
+        first_steps = self.steps[: len(self.lengths)]
+        return [step.source for step in first_steps]
 
     @property
     def axis_first_dim(self) -> int:
@@ -625,6 +615,24 @@ class _PassStep:
                 others,
                 step.divisor,
             )
+
+
+def _next_step(line: _Line, number: int, digits: list[Digit]) -> _PassStep:
+    """Return a step of a line, and replace the digit that it transforms.
+
+    `digits` has the digit in each dimension of the line, before the step and then after it.
+    """
+    own = line.steps[number]
+    position = digits.index(own.source)
+    digits_before = tuple(digits)
+    digits[position] = own.target
+    return _PassStep(
+        line=line,
+        number=number,
+        dim=line.first_dim + position,
+        digits_before=digits_before,
+        digits_after=tuple(digits),
+    )
 
 
 def _pass_program(steps: Sequence[_PassStep], transfer: Transfer | None) -> Program:

@@ -236,19 +236,32 @@ def way_of(
             has_windows=has_windows,
             apart=apart,
         )
-    reads_in_place = False
+    if apart:
+        return Way(
+            memory,
+            tiles,
+            has_windows=has_windows,
+            reads_in_place=False,
+            fills_result=False,
+            writing_fft="none",
+            apart=True,
+        )
+    reads_in_place = not checked and _reads_in_place(
+        program,
+        memory,
+        tiles,
+        supports_out,
+        has_windows,
+    )
     writing_fft: WritingFFT = "none"
-    if not apart:
-        reads_in_place = not checked and _reads_in_place(
+    if supports_out and not has_windows:
+        writing_fft = _writing_fft(
             program,
             memory,
             tiles,
-            supports_out,
-            has_windows,
+            checked,
         )
-        if supports_out and not has_windows:
-            writing_fft = _writing_fft(program, memory, tiles, checked)
-    fills_result = not reads_in_place and not apart and _fills_result(memory, tiles)
+    fills_result = not reads_in_place and _fills_result(memory, tiles)
     has_one_dim = program.is_one_call and len(program.dims) == 1
     if reads_in_place and has_one_dim and cut is None and not has_windows:
         tiles = None  # tiles would gain nothing
@@ -259,7 +272,6 @@ def way_of(
         reads_in_place=reads_in_place,
         fills_result=fills_result,
         writing_fft=writing_fft,
-        apart=apart,
     )
 
 

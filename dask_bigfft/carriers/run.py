@@ -269,12 +269,13 @@ def _transfer_operands(
     spectrum = plan.rounds[stage].spectrum
     transfers: dict[int, Any] = dict(operands)
     for number, operand in plan.operands_of(stage).items():
-        if operand.plan is not None:
+        if operand.plan is not None and operand.factor is not None:
             transfers[number] = TransferBlock(
                 operands[number],
                 spectrum,
                 block,
                 operand.axes,
+                operand.factor,
             )
     return transfers
 

@@ -231,6 +231,48 @@ def broadcast_part(part: Slices, axis: int) -> Slices:
     return tuple(cut if a == axis else slice(None) for a, cut in enumerate(part))
 
 
+@dataclass(frozen=True)
+class OwnSpectrum:
+    """Spectrum of the input as its own transfer function.
+
+    Parameters
+    ----------
+    conjugated : bool
+        Whether the function has the conjugates.
+    scale : float
+        Number by which the spectrum of the rounds is multiplied, which have divided it.
+    """
+
+    conjugated: bool
+    scale: float
+
+    def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "OwnTile":
+        """Return the values of a tile of the spectrum."""
+        shape = [axes[axis].indices.size for axis in sorted(axes)]
+        return OwnTile(like.reshape(shape), self)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnTile(TileTransfer):
+    """Values of a tile of the spectrum, before the product.
+
+    Parameters
+    ----------
+    tile : ndarray
+        The tile.
+    transfer : OwnSpectrum
+        The transfer function.
+    """
+
+    tile: Array
+    transfer: OwnSpectrum
+
+    def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
+        """Return the values in a part of the spectrum of the tile."""
+        values: Array = self.tile[part] * dtype.type(self.transfer.scale).real
+        return np.conj(values) if self.transfer.conjugated else values
+
+
 # --- values that are stored -------------------------------------------------------------------
 
 
@@ -248,12 +290,15 @@ class TransferBlock:
         Index of the block.
     axes : tuple of int
         Axes along which the values differ.
+    factor : FactorSpec
+        Lazy array of which the values are made.
     """
 
     array: Array
     layout: Layout
     block: Block
     axes: tuple[int, ...]
+    factor: FactorSpec
 
     def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "StoredOnTile":
         """Return the values in a tile of the block."""
@@ -261,7 +306,12 @@ class TransferBlock:
         for axis, own in axes.items():
             index = in_host_memory(own.indices)
             places[axis] = self._places(axis, index) if axis in self.axes else index
-        return StoredOnTile(self._values, places, like)
+        return StoredOnTile(
+            self._values,
+            places,
+            like,
+            self.factor,
+        )
 
     @cached_property
     def _values(self) -> Array:
@@ -319,19 +369,23 @@ class StoredOnTile(TileTransfer):
         Place in the array for each place of the tile, along each axis.
     like : array
         Array on the device of the tile.
+    factor : FactorSpec
+        Lazy array of which the values are made.
     """
 
     array: Array
     places: Mapping[int, Array]
     like: Array
+    factor: FactorSpec
 
     def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
         """Return the values in a part of the spectrum of the tile; see `TileTransfer`."""
         own_places = {axis: own[broadcast_part(part, axis)] for axis, own in self.places.items()}
         values = taken(self.array, own_places)
-        require_finite(values)
+        if self.factor.role == "values":
+            require_finite(values)
         on_device: Array = np.asarray(in_precision(values, dtype), like=self.like)
-        return on_device
+        return np.conj(on_device) if self.factor.conjugated else on_device
 
 
 def require_finite(values: Array) -> None:

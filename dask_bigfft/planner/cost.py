@@ -67,7 +67,7 @@ def forecast(plan: Plan) -> Forecast:
         peak_host=peak_host(plan),
         scratch=scratch_bytes(plan),
         tasks=task_count(plan),
-        flops=sum(map(flops, plan.rounds)),
+        flops=sum(sum(map(flops, p.rounds)) for p in (plan, *_factor_plans(plan))),
         seconds=start + merging(plan).seconds + sum(round_.seconds for round_ in rounds),
         rounds=rounds,
     )

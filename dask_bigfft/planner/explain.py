@@ -324,6 +324,10 @@ def _factor_texts(plan: Plan) -> list[str]:
             nbytes = human_bytes(operand.nbytes)
             text = f"the transfer function is the spectrum of a kernel of {nbytes}"
             text += f", which each task of round {number} computes for its tiles"
+        elif operand.factor.role == "samples":
+            nbytes = human_bytes(operand.factor.nbytes)
+            text = f"the transfer function is the spectrum of an array of {nbytes}"
+            text += f", which has the same rounds up to the product in round {number}"
         elif operand.plan is None:
             text += f", which each task of round {number} gets as a whole"
         elif operand.plan.travelling:

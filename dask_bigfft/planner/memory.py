@@ -513,6 +513,8 @@ def _operand_on_disk(plan: Plan) -> int:
             nbytes += operand.nbytes
             continue
         itemsize = np.dtype(operand.factor.dtype).itemsize
+        if operand.plan.rounds:
+            itemsize = plan.spec.work_dtype.itemsize
         block = max(operand.plan.source.largest, operand.plan.result.largest) * itemsize
         nbytes += 2 * plan.machine.threads * block
     return nbytes

@@ -6,6 +6,7 @@ import this one. The methods that users call import them at first use.
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Self
@@ -35,10 +36,18 @@ from dask_bigfft.transforms.layout import (
     Group,
     Layout,
     flattened,
+    scaled,
 )
 from dask_bigfft.transforms.rounds import Mirror, Round, numbered, transformed
 from dask_bigfft.transforms.spec import FactorSpec, TransformSpec, rearranged_spec
-from dask_bigfft.transforms.steps import OPTIONAL, AxisProgram, Chirp, Step, axis_program
+from dask_bigfft.transforms.steps import (
+    OPTIONAL,
+    AxisProgram,
+    Chirp,
+    Divisor,
+    Step,
+    axis_program,
+)
 
 #: Bytes of shards that a worker's shuffles hold in memory by distributed's defaults.
 SHUFFLE_BUFFERS = (1 << 30) + (100 << 20)
@@ -177,9 +186,11 @@ class Operand:
     @property
     def nbytes(self) -> int:
         """Bytes of the operand."""
-        if self.factor is not None:
+        if self.factor is None:
+            return 0 if self.plan is None else self.plan.spec.nbytes
+        if self.plan is None or not self.plan.rounds:
             return self.factor.nbytes
-        return 0 if self.plan is None else self.plan.spec.nbytes
+        return self.plan.result.size * self.plan.spec.work_dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -615,11 +626,124 @@ def _transfer_operand(plan: Plan) -> Operand:
     if factor is None or factor.role == "kernel":
         return operand
     blocks = plan.rounds[stage].spectrum
+    if factor.role == "samples":
+        axes = tuple(range(len(factor.chunks)))
+        return replace(operand, axes=axes, plan=_forward_plan(plan, factor, stage))
     block_nbytes = blocks.largest * plan.spec.work_dtype.itemsize
     if plan.machine.holding or factor.nbytes <= max(WHOLE_NBYTES, block_nbytes):
         return operand
     axes = tuple(axis for axis, size in enumerate(factor.shape) if size > 1)
     return replace(operand, axes=axes, plan=_exchanged_factor(plan, factor, blocks, axes))
+
+
+def _forward_plan(plan: Plan, factor: FactorSpec, stage: int) -> Plan:
+    """Return the plan of the forward transform of a second array, in the blocks of an operator.
+
+    Parameters
+    ----------
+    plan : Plan
+        Plan of the operator.
+    factor : FactorSpec
+        The array. It has the length of the input along axes that are not transformed.
+    stage : int
+        Number of the round that multiplies.
+    """
+    spec = plan.spec
+    programs: list[AxisProgram] = []
+    for program in plan.programs:
+        first_step = program.steps[0]
+        programs.append(
+            axis_program(
+                program.axis,
+                program.length,
+                program.factors,
+                kind=first_step.kind,
+                sign=first_step.sign,
+            )
+        )
+    source = _of_samples(plan.source, plan.programs, factor, factor.chunks)
+    rounds: list[Round] = []
+    for round_ in plan.rounds[: stage + 1]:
+        layout = _of_samples(round_.source, plan.programs, factor, None)
+        steps = tuple(map(_of_forward_transform, round_.steps))
+        rounds.append(Round(steps, layout, transformed(layout, steps)))
+    return Plan(
+        spec=replace(
+            spec,
+            name="rfftn" if spec.kind == "r2c" else "fftn",
+            shape=factor.shape,
+            dtype=factor.dtype,
+            scale="none",
+            windows=(),
+            transfer="",
+            factor=None,
+        ),
+        programs=tuple(programs),
+        source=source,
+        rounds=tuple(rounds),
+        result=rounds[-1].target,
+        variant=plan.variant,
+        kernel=plan.kernel,
+        machine=plan.machine,
+        expected=NO_FORECAST,
+        device=plan.device,
+        device_memory_limit=plan.device_memory_limit,
+        shares=plan.shares[: stage + 1],
+        storage=plan.storage,
+        verify=plan.verify,
+        settings=plan.settings,
+        assembles=plan.assembles,
+    )
+
+
+def _of_samples(
+    layout: Layout,
+    programs: Sequence[AxisProgram],
+    factor: FactorSpec,
+    chunks: tuple[Chunks, ...] | None,
+) -> Layout:
+    """Return a layout of the input of an operator, for an array of other lengths.
+
+    Parameters
+    ----------
+    layout : Layout
+        Blocks of the input before or between the forward rounds. Along axes that are not yet
+        transformed, they need not have the zeros with which the array is padded.
+    programs : sequence of AxisProgram
+        Program of each transformed axis.
+    factor : FactorSpec
+        The other array.
+    chunks : tuple of chunks or None
+        Its chunks for all axes, or None for chunks like those of the layout.
+    """
+    axes = list(layout.axes)
+    if chunks is not None:
+        for number, own_chunks in enumerate(chunks):
+            (group,) = axes[number].groups
+            axes[number] = AxisLayout((replace(group, chunks=own_chunks),))
+        return Layout(tuple(axes))
+    for program in programs:
+        groups = axes[program.axis].groups
+        if len(groups) != 1 or groups[0].digits != program.source:
+            continue
+        (group,) = groups
+        if group.bounds[-1] != group.size:
+            own_chunks = scaled(group.chunks, factor.shape[program.axis])
+            axes[program.axis] = AxisLayout((replace(group, chunks=own_chunks),))
+    return Layout(tuple(axes))
+
+
+def _of_forward_transform(step: Step) -> Step:
+    """Return the forward FFT of a step of an operator, without a divisor."""
+    if step.between is None:
+        return replace(step, divisor=Divisor())
+    return replace(
+        step,
+        target=step.between,
+        twiddle=None,
+        between=None,
+        divisor=Divisor(),
+    )
 
 
 def _exchanged_factor(

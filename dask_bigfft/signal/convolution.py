@@ -10,10 +10,15 @@ in transposed order, which takes six::
 With a small in2, one plan with the product takes four (`kernel_spectrum`). Padding is part of the
 first gather, and cropping to the window of a mode is part of the last one. If one array is much
 shorter, `overlap` works block by block.
+
+Arrays on GPUs, and arrays that broadcast against each other, have a plan for each transform, with a
+product of blocks between them.
 """
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack, cast, get_args
 
 import dask.array as da
@@ -29,7 +34,7 @@ from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import functions_of
 from dask_bigfft.errors import PlanError, parse_choice
 from dask_bigfft.gpu.own_gpu import on_own_gpu
-from dask_bigfft.kernels.transfer import LazyTransfer
+from dask_bigfft.kernels.transfer import LazyTransfer, OwnSpectrum
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.signal.arguments import (
@@ -49,79 +54,170 @@ from dask_bigfft.signal.overlap import by_overlap
 from dask_bigfft.signal.transforms import ProductPhase, Transforms, planned, product_phase
 from dask_bigfft.transforms.layout import scaled
 from dask_bigfft.transforms.spec import FactorSpec, work_dtype
+from dask_bigfft.transforms.steps import Divisor
 
 __all__ = ["convolve", "correlate", "fftconvolve", "oaconvolve"]
 
 Method = Literal["auto", "fft", "direct"]
 
 
-def _by_one_plan(
-    inputs: Inputs,
-    correlated: bool,
-    options: SignalOptions,
-) -> da.Array | None:
-    """Return the convolution or the correlation with a small kernel by one plan.
+@dataclass(frozen=True)
+class Product:
+    """Convolution or correlation as a product of two spectra in one plan.
 
-    None if neither input is small enough, or if one plan cannot do it.
+    Parameters
+    ----------
+    large, small : dask.array.Array
+        The inputs in the precision of the result, the larger one first.
+    transforms : Transforms
+        Transforms of both.
+    correlated : bool
+        Whether the spectrum of the smaller one is conjugated.
+    crops : mapping of int to (int, int)
+        Start and count, in the cyclic result, of the values that are returned along some axes.
+    options : SignalOptions
+        The caller's keywords.
     """
-    pair = _large_and_kernel(inputs)
-    if pair is None:
-        return None
-    large, small = pair
+
+    large: da.Array
+    small: da.Array
+    transforms: Transforms
+    correlated: bool
+    crops: Mapping[int, tuple[int, int]]
+    options: SignalOptions
+
+    def result(self) -> da.Array:
+        """Return the lazy result.
+
+        Raises
+        ------
+        PlanError
+            If there is no such plan.
+        """
+        if self.large.name == self.small.name:
+            plan = self.plan(None)
+            own_spectrum = OwnSpectrum(self.correlated, _forward_divisor(plan))
+            return applied(self.large, plan, transfer=own_spectrum)
+        with_kernel = None
+        with contextlib.suppress(PlanError):  # more memory than the limit for an array as a whole
+            with_kernel = self._with_kernel()
+        return self._with_second_array() if with_kernel is None else with_kernel
+
+    def _with_kernel(self) -> da.Array | None:
+        """Return the result if the smaller input is small enough to be a kernel, else None."""
+        lengths = dict(zip(self.transforms.axes, self.transforms.lengths, strict=True))
+        one_chunk = tuple((int(n),) for n in self.small.shape)
+        factor = FactorSpec(one_chunk, np.dtype(self.small.dtype).str, "kernel")
+        plan = self.plan(factor)
+        if not is_small(plan, self.small.shape):
+            return None
+        template = KernelSpectrum(lengths, self.correlated, plan.kernel)
+        return applied(self.large, plan, transfer=LazyTransfer(self.small, factor, template))
+
+    def _with_second_array(self) -> da.Array:
+        """Return the result, with the forward transform of the smaller input in the plan."""
+        if is_on_gpu(self.large._meta):
+            raise PlanError("an array is on GPUs")
+        for axis, (n, m) in enumerate(zip(self.large.shape, self.small.shape, strict=True)):
+            if axis not in self.transforms.axes and n != m:
+                raise PlanError("the spectrum of an array is not broadcast")
+        chunks = tuple(tuple(map(int, cut)) for cut in self.small.chunks)
+        factor = FactorSpec(
+            chunks,
+            np.dtype(self.small.dtype).str,
+            "samples",
+            self.correlated,
+        )
+        plan = self.plan(factor)
+        return applied(self.large, plan, transfer=LazyTransfer(self.small, factor, None))
+
+    def plan(self, factor: FactorSpec | None) -> Plan:
+        """Return the plan, with the smaller input as a factor or with none."""
+        is_real = self.transforms.real
+        return make_plan(
+            self.large,
+            "rfftn" if is_real else "fftn",
+            self.transforms.lengths,
+            self.transforms.axes,
+            windows=self.crops,
+            transfer=tokenize(self.small.name, self.correlated),
+            factor=factor,
+            **inner_extras(self.options, chunks=self.options.get("chunks")),
+        )
+
+
+def _forward_divisor(plan: Plan) -> float:
+    """Return the number by which an operator has divided the spectrum before the product."""
+    (operand,) = plan.operands
+    divisor = Divisor()
+    for round_ in plan.rounds[: operand.stage + 1]:
+        for step in round_.steps:
+            if step.between is None:
+                divisor *= step.divisor
+    return divisor.whole * math.sqrt(divisor.root)
+
+
+def _by_one_plan(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.Array:
+    """Return the convolution or the correlation by one plan.
+
+    Raises
+    ------
+    PlanError
+        If one plan cannot do it.
+    """
+    large, small = _larger_first(inputs)
     is_real = large.dtype.kind != "c" and small.dtype.kind != "c"
     windows = _halved_last(inputs, large)
     transforms = _padded_transforms(large, windows, is_real)
     # The correlation of the inputs in the other order is the conjugate, at negative lags.
     is_reversed = correlated and inputs.first.size < inputs.second.size
-    kernel_chunks = tuple((int(n),) for n in small.shape)
-    factor = FactorSpec(kernel_chunks, np.dtype(small.dtype).str, "kernel")
+    crops = _crops(
+        windows,
+        transforms,
+        correlated,
+        is_reversed,
+    )
     chunks = None if is_reversed else _result_chunks(inputs, options.get("chunks"))
-    try:
-        plan = make_plan(
-            large,
-            "rfftn" if is_real else "fftn",
-            transforms.lengths,
-            transforms.axes,
-            windows=_crops(
-                windows,
-                transforms,
-                correlated,
-                is_reversed,
-            ),
-            transfer=tokenize(small.name, correlated),
-            factor=factor,
-            **inner_extras(options, chunks=chunks),
-        )
-    except PlanError:
-        return None
-    if not is_small(plan, small.shape):
-        return None
-    lengths = dict(zip(transforms.axes, transforms.lengths, strict=True))
-    kernel = KernelSpectrum(lengths, correlated, plan.kernel)
-    result = applied(large, plan, transfer=LazyTransfer(small, factor, kernel))
+    product = Product(
+        large,
+        small,
+        transforms,
+        correlated,
+        crops,
+        options={**options, "chunks": chunks},
+    )
+    result = product.result()
     if not is_reversed:
         return result
     in_order = functions_of(result).flip(result, inputs.axes)
     return _in_chunks(in_order if is_real else in_order.conj(), inputs, options)
 
 
-def _large_and_kernel(inputs: Inputs) -> tuple[da.Array, da.Array] | None:
-    """Return the larger input, in the precision of the result, and the other one as a kernel.
+def _larger_first(inputs: Inputs) -> tuple[da.Array, da.Array]:
+    """Return the inputs in the precision of the result, the larger one first.
 
-    None if the larger one is shorter along an axis on which both are multiplied, or if the other
-    one is on a GPU or an array of another library.
+    Raises
+    ------
+    PlanError
+        If the larger one is shorter along an axis on which both are multiplied, if the other one is
+        on a GPU, or if they are arrays of different libraries.
     """
     large, small = sorted((inputs.first, inputs.second), key=lambda a: a.size, reverse=True)
-    if is_on_gpu(small._meta) or type(small) is not type(large):
-        return None
+    if is_on_gpu(small._meta):
+        raise PlanError("both arrays are on GPUs")
+    if type(small) is not type(large):
+        raise PlanError("the arrays are of different libraries")
     for axis, (n, m) in enumerate(zip(large.shape, small.shape, strict=True)):
         if axis not in inputs.axes and m > n:
-            return None
+            raise PlanError("both arrays are broadcast")
     dtype = np.result_type(work_dtype(large.dtype), work_dtype(small.dtype))
-    if work_dtype(large.dtype) != dtype:
-        is_complex = large.dtype.kind == "c"
-        large = large.astype(dtype if is_complex else np.empty(0, dtype).real.dtype)
-    return large, small
+    in_precision: list[da.Array] = []
+    for array in (large, small):
+        if work_dtype(array.dtype) != dtype:
+            is_complex = array.dtype.kind == "c"
+            array = array.astype(dtype if is_complex else np.empty(0, dtype).real.dtype)
+        in_precision.append(array)
+    return in_precision[0], in_precision[1]
 
 
 def _halved_last(inputs: Inputs, large: da.Array) -> list[Window]:
@@ -196,9 +292,10 @@ def _after(a: Any, first: Any) -> Any:
 
 def _by_spectra(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.Array:
     """Return the convolution or the correlation by spectra."""
-    of_kernel = _by_one_plan(inputs, correlated, options)
-    if of_kernel is not None:
-        return of_kernel
+    try:
+        return _by_one_plan(inputs, correlated, options)
+    except PlanError as error:
+        reason = str(error)
     first = inputs.first
     second = inputs.second
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
@@ -209,6 +306,7 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.
     large, small = (second, first) if swapped else (first, second)
     windows = _halved_last(inputs, large)
     transforms, forward = planned(large, _padded_transforms(large, windows, real), options)
+    forward = replace(forward, reason=f"{forward.reason}; the first of several plans: {reason}")
     spectra = _spectra(
         large,
         small,

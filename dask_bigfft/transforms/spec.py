@@ -68,15 +68,19 @@ class FactorSpec:
         Chunks of the array, which has as many axes as the spectrum.
     dtype : str
         Its dtype (as ``numpy.dtype.str``).
-    role : {"values", "kernel"}
+    role : {"values", "kernel", "samples"}
         Values of the transfer function in natural order: the array has the shape of the spectrum,
         with length 1 along axes on which the function does not depend. Or samples of a small
-        kernel, of whose spectrum each task computes its part.
+        kernel, of whose spectrum each task computes its part. Or samples of an array that is
+        transformed like the input.
+    conjugated : bool
+        Whether the spectrum of an array that is transformed is conjugated.
     """
 
     chunks: tuple[tuple[int, ...], ...]
     dtype: str
-    role: Literal["values", "kernel"] = "values"
+    role: Literal["values", "kernel", "samples"] = "values"
+    conjugated: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Convolutions as operators of one plan, against SciPy: kernels that fit a block."""
+"""Convolutions as operators of one plan, against SciPy: with kernels, and of two long arrays."""
 
 import math
 
@@ -7,6 +7,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.signal
+from dask.order import order
 from laws.law import small_tiles
 
 from dask_bigfft import signal
@@ -103,6 +104,110 @@ def test_correlations(
     require_close(result, expected, 1e-13)
 
 
+#: Shapes and chunks of two arrays whose spectra meet in the product.
+LONG = [
+    ((500,), 50, (300,), (7, 100, 193)),
+    ((101,), 10, (101,), 30),
+    ((24, 30), (5, 30), (20, 9), (4, 9)),
+    ((24, 30), (5, 7), (24, 30), (24, 3)),
+    ((16, 1, 9), (2, 1, 9), (9, 1, 9), (2, 1, 3)),
+    ((16, 8, 9), (2, 8, 9), (9, 8, 4), (2, 3, 3)),
+    ((4, 6, 5, 3, 8), (2, 3, 2, 2, 3), (4, 4, 5, 3, 7), 2),
+]
+
+
+@pytest.fixture
+def no_kernels(monkeypatch):
+    """Tiles so small that no array is a kernel."""
+    small_tiles(monkeypatch, 1 << 7)
+
+
+@pytest.mark.usefixtures("no_kernels")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtypes", [("f8", "f8"), ("f4", "c8"), ("c16", "f4")])
+@pytest.mark.parametrize(("shape", "chunks", "other_shape", "other_chunks"), LONG)
+def test_two_long_arrays(
+    shape,
+    chunks,
+    other_shape,
+    other_chunks,
+    dtypes,
+    mode,
+):
+    x = random_array(shape, dtypes[0], 1)
+    y = random_array(other_shape, dtypes[1], 2)
+    wide_y = y.astype("c16" if y.dtype.kind == "c" else "f8")
+    expected = scipy.signal.correlate(x, wide_y, mode, "fft")
+    is_single = {*dtypes} <= {"f4", "c8"}
+    if is_single:
+        expected = expected.astype("c8")
+    with split():
+        lazy = signal.correlate(
+            da.from_array(x, chunks=chunks),
+            da.from_array(y, chunks=other_chunks),
+            mode,
+            "fft",
+        )
+        (operand,) = one_plan(lazy).operands
+        result = lazy.compute(scheduler="sync")
+    assert operand.plan.rounds
+    require_close(result, expected, 1e-5 if is_single else 1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16", "f4"])
+@pytest.mark.parametrize("name", ["correlate", "convolve"])
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [((500,), 50), ((101,), 101), ((24, 30), (5, 30)), ((16, 8, 9), (2, 8, 9)), ((9, 8), (3, 3))],
+)
+def test_an_array_with_itself(shape, chunks, name, dtype):
+    x = random_array(shape, dtype, 1)
+    lazy_x = da.from_array(x, chunks=chunks)
+    for mode in MODES:
+        with split():
+            lazy = getattr(signal, name)(lazy_x, lazy_x, mode, "fft")
+            assert one_plan(lazy).spec.factor is None
+            result = lazy.compute(scheduler="sync")
+        expected = getattr(scipy.signal, name)(x, x, mode, "fft")
+        require_close(result, expected, 1e-5 if dtype == "f4" else 1e-13)
+
+
+@pytest.mark.usefixtures("no_kernels")
+@pytest.mark.parametrize("device", ["gpu", "hybrid"])
+def test_two_long_arrays_on_devices(device):
+    x = random_array((24, 30), "f8", 1)
+    y = random_array((20, 30), "f8", 2)
+    limits = TileLimits(0, least=256, run_nbytes=64)
+    with split(), simulated_devices(1 << 20, limits=limits):
+        lazy = signal.fftconvolve(
+            da.from_array(x, chunks=(6, 30)),
+            da.from_array(y, chunks=(5, 10)),
+            device=device,
+        )
+        result = lazy.compute(scheduler="sync")
+    require_close(result, scipy.signal.fftconvolve(x, y), 1e-13)
+
+
+def test_two_arrays_larger_than_memory(tmp_path):
+    """Blocks of both spectra meet one at a time, as a scheduler orders the tasks."""
+    x = da.zeros(1 << 21, chunks=1 << 17, dtype="c16")
+    y = da.ones(1 << 20, chunks=1 << 17, dtype="c16")
+    with split(**{"bigfft.scratch.directory": str(tmp_path)}):
+        lazy = signal.fftconvolve(x, y, "same", memory_limit="45 MiB")
+        plan = one_plan(lazy)
+        assert plan.storage == "disk"
+        assert plan.expected.peak_host <= 45 << 20
+        graph = dict(lazy.__dask_graph__())
+    places = order(graph)
+    (operand,) = plan.operands
+    number = operand.stage + 1
+    blocks = [places[key] for key in graph if f"transfer_round{number}-" in str(key)]
+    rounds = [places[key] for key in graph if f"bigfft_round{number}-" in str(key)]
+    assert len(blocks) == len(rounds) > 8
+    waiting = [sum(b < time for b in blocks) - sum(r < time for r in rounds) for time in rounds]
+    assert max(waiting) <= 2
+
+
 @pytest.mark.parametrize("verify", ["none", "checksum"])
 @pytest.mark.parametrize("carrier", ["shared", "tasks", "disk"])
 @pytest.mark.parametrize("kernel", [(5, 4), (24, 36)])
@@ -113,6 +218,7 @@ def test_carriers_and_checks(
     carrier,
     verify,
     tmp_path,
+    no_kernels,
 ):
     x = random_array((24, 36), dtype, 1)
     h = random_array(kernel, dtype, 2)
@@ -130,9 +236,10 @@ def test_carriers_and_checks(
 
 
 @pytest.mark.parametrize("carrier", ["p2p", "tasks"])
-def test_on_a_cluster(carrier, client):
+@pytest.mark.parametrize("kernel", [(5, 4), (24, 36)])
+def test_on_a_cluster(kernel, carrier, client, no_kernels):
     x = random_array((24, 36), "f8", 1)
-    h = random_array((5, 4), "f8", 2)
+    h = random_array(kernel, "f8", 2)
     with split(**{"bigfft.exchange.carrier": carrier}):
         lazy = signal.fftconvolve(da.from_array(x, chunks=(4, 9)), da.from_array(h, chunks=5))
         require_close(lazy.compute(), scipy.signal.fftconvolve(x, h), 1e-13)
@@ -186,12 +293,12 @@ def test_frequencies_of_a_tile_in_any_order(length):
         stride = length // columns
         residues = rng.permutation(stride)[: 1 + stride // 2]
         index = (residues[:, None] + stride * np.arange(columns)).ravel()
-        for order in (np.arange(index.size), rng.permutation(index.size)):
-            own = AxisSpectrum.of(index[order], length)
+        for places_of_set in (np.arange(index.size), rng.permutation(index.size)):
+            own = AxisSpectrum.of(index[places_of_set], length)
             assert own.columns >= columns
             in_order = (
                 own.residues[:, None] + length // own.columns * np.arange(own.columns)
             ).ravel()
             places = slice(None) if own.places is None else own.places
-            np.testing.assert_array_equal(in_order[places], index[order])
+            np.testing.assert_array_equal(in_order[places], index[places_of_set])
     assert AxisSpectrum.of(frequencies, length).columns == length

@@ -17,6 +17,8 @@ PROGRAMS = {
     "clusters": "first tasks, tiny blocks and p2p on distributed",
     "convolution": "convolutions of long arrays",
     "operators": "filters in memory, against two plans and scipy.fft",
+    "holes": "masked convolutions and filled gaps, against plain filters and astropy",
+    "slices": "short-time transforms, against copies, memory and map_overlap",
     "verification": "cost of verification",
     "forecasts": "forecasts, the plan ranked first, and the tuner",
     "gpu": "data in host memory on a GPU",

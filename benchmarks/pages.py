@@ -117,6 +117,40 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
             )
         },
     ),
+    "holes": (
+        "Arrays with holes",
+        "Of the array 30 % are missing. From Zarr to Zarr, in a memory cgroup of 1 GiB, the bound "
+        "is the time of 2 plain filters by one plan each for a masked convolution, and of 20 for "
+        "20 iterations of filling. In memory, against `astropy.convolution.convolve_fft`, warm.",
+        {
+            "stored": (
+                "From Zarr to Zarr",
+                "name=function and array | seconds=time, s | plain=plain filter, s | "
+                "count=filters of the bound | over_bound=time / bound | peak_gib=peak, GiB | "
+                "limit_gib=limit, GiB",
+            ),
+            "memory": (
+                "In memory",
+                "name=array | ours=ours, s | astropy=astropy, s | first=first call of ours, s | "
+                "astropy / ours | peak_gib=peak of ours, GiB",
+            ),
+        },
+    ),
+    "slices": (
+        "Short-time transforms, from Zarr to Zarr",
+        "Slices of 1,024 samples every 512 of a record in single precision. The floor is the "
+        "larger one of two times: a plain copy of the bytes read and written, and the same in "
+        "memory. By hand: `dask.array.overlap` and SciPy's FFT.",
+        {
+            "problems": (
+                "Problems",
+                "name=record | seconds.run=`run()`, s | seconds.copy=copy, s | seconds.memory=in "
+                "memory, s | seconds.by hand=by hand, s | over_floor=`run()` / floor | "
+                "by hand / run=by hand / `run()` | peak_gib=peak, GiB | peak_by_hand_gib=peak by "
+                "hand, GiB",
+            )
+        },
+    ),
     "limited": (
         "Time and memory against size, in 1 GiB",
         "Each job runs in a memory cgroup of 1 GiB, from a Zarr array of float64 to the Zarr array "

@@ -12,14 +12,22 @@ from typing import Any, cast
 
 import dask.array as da
 import numpy as np
-from dask._task_spec import Alias, DataNode, Task, TaskRef, _execute_subgraph
+from dask._task_spec import (
+    Alias,
+    DataNode,
+    Task,
+    TaskRef,
+    _execute_subgraph,
+    convert_legacy_graph,
+)
 from dask.array.backends import NumpyBackendEntrypoint, array_creation_dispatch
 from dask.array.core import finalize, slices_from_chunks
 from dask.array.rechunk import old_to_new
+from dask.base import clone_key
 from dask.blockwise import Blockwise, blockwise_token
 from dask.callbacks import Callback
 from dask.core import flatten
-from dask.highlevelgraph import HighLevelGraph, Layer
+from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 from dask.layers import ArraySliceDep
 
 from dask_bigfft.expressions import CalculationExpression, RecipeExpression
@@ -70,6 +78,44 @@ def finished_by(array: da.Array, function: Callable[..., Any], *arguments: Any) 
 
     vars(array)["__dask_postcompute__"] = postcompute
     return array
+
+
+def with_own_tasks(array: da.Array, seed: str) -> da.Array:
+    """Return an array whose blocks are computed by tasks of its own.
+
+    Its tasks are those of the array with other keys, which depend on `seed`. An array is returned
+    as it is if its graph has other layers than those of plain tasks and of functions of blocks:
+    tasks of an exchange must not run twice.
+
+    `dask.graph_manipulation.clone` leaves keys in task objects as they are.
+    """
+    graph = array.__dask_graph__()
+    if not isinstance(graph, HighLevelGraph):
+        return array
+    new_keys: dict[Any, Any] = {}
+    for layer in graph.layers.values():
+        if not isinstance(layer, Blockwise) and type(layer) is not MaterializedLayer:
+            return array
+        own_keys = layer.get_output_keys() if isinstance(layer, Blockwise) else dict(layer)
+        new_keys.update((key, clone_key(key, seed)) for key in own_keys)
+    layers: dict[str, Layer] = {}
+    dependencies = {}
+    for name, layer in graph.layers.items():
+        new_name = clone_key(name, seed)
+        dependencies[new_name] = {clone_key(other, seed) for other in graph.dependencies[name]}
+        if isinstance(layer, Blockwise):
+            layers[new_name], _ = layer.clone(set(new_keys), seed)
+            continue
+        nodes = convert_legacy_graph(dict(layer), set(new_keys))
+        layers[new_name] = MaterializedLayer(
+            {
+                new_keys[key]: node.substitute(new_keys, key=new_keys[key])
+                for key, node in nodes.items()
+            }
+        )
+    new_graph = HighLevelGraph(layers, dependencies)
+    new_array_name = clone_key(array.name, seed)
+    return da.Array(new_graph, new_array_name, array.chunks, meta=array._meta)
 
 
 def original_of(x: da.Array) -> Any:

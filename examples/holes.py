@@ -54,9 +54,9 @@ def run(chunk=120, iterations=40):
 
     model = signal.lowpass(da.from_array(values, chunks=chunk, name=False), BAND, edge="sharp")
     holed = da.where(da.from_array(mask, chunks=chunk), np.nan, model)
-    filled, changes = signal.fill_gaps(holed, band=BAND, iterations=iterations)
-    results = dask.compute(smooth, power, model, filled, changes)
-    smooth, power, model, filled, changes = results
+    filled, misfits = signal.fill_gaps(holed, band=BAND, iterations=iterations)
+    results = dask.compute(smooth, power, model, filled, misfits)
+    smooth, power, model, filled, misfits = results
 
     # The sum that defines the convolution, of the values and of their weights.
     weights = scipy.signal.convolve(~mask * 1.0, kernel, "same", "direct")
@@ -68,7 +68,7 @@ def run(chunk=120, iterations=40):
         "heights": values,
         "mask": mask,
         "smooth": smooth,
-        "changes": changes,
+        "misfits": misfits,
         "power": float(power.sum() / np.mean(values[~mask] ** 2)),
         "errors": {
             "smoothed, against sums": distance(smooth, sums / (weights + outside)),
@@ -112,8 +112,8 @@ def draw(summary, path):
     for place, (title, values) in zip(axes.flat, pictures.items(), strict=False):
         place.imshow(values, cmap="terrain")
         place.set(title=title, xticks=[], yticks=[])
-    axes[1, 1].semilogy(summary["changes"])
-    axes[1, 1].set(xlabel="iteration", title="change of the values in gaps")
+    axes[1, 1].semilogy(summary["misfits"])
+    axes[1, 1].set(xlabel="iteration", title="misfit at known values")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)

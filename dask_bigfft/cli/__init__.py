@@ -90,7 +90,10 @@ def _failure(error: BaseException, args: argparse.Namespace) -> tuple[int, str]:
 def _leftovers(args: argparse.Namespace) -> str:
     """Return the words that say what a failed command has left on disk."""
     from dask_bigfft.runs import has_begun
+    from dask_bigfft.storage.targets import read_attributes
 
+    if getattr(args, "append", False) and read_attributes(args.output).get("complete") is False:
+        return f"{args.output} is incomplete: --append completes it"
     scratch = getattr(args, "scratch", None)
     if scratch is not None and has_begun(scratch):
         return f"{scratch} keeps what is done: --resume goes on from there"
@@ -117,4 +120,4 @@ def _as_typed(text: str, options: Container[str] = ()) -> str:
 
     text = re.sub(r"`(\w+)((?:\.\w+)?)`=", typed_name, text, count=1)
     text = re.sub(r"(`--[a-z]+`)=True", r"\1", text)
-    return re.sub(r"\b(overwrite|resume|checksum)=True", r"--\1", text)
+    return re.sub(r"\b(append|overwrite|resume|checksum)=True", r"--\1", text)

@@ -102,6 +102,27 @@ def function(text: str) -> Any:
         sys.path.remove("")
 
 
+def window(text: str) -> Any:
+    """Return the values of a window of a text such as ``hann:1024`` or ``tukey:0.5:256``.
+
+    A text that ends with ``.npy`` is the path of a file of them.
+
+    >>> window("hann:4").tolist()
+    [0.0, 0.5, 1.0, 0.5]
+    """
+    import numpy as np
+    import scipy.signal
+
+    try:
+        if text.endswith(".npy"):
+            return np.load(text)
+        name, *parameters, size = text.split(":")
+        described: Any = (name, *map(float, parameters)) if parameters else name
+        return scipy.signal.get_window(described, int(size))
+    except (OSError, ValueError, TypeError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no window ({error})") from error
+
+
 def distances(text: str) -> Any:
     """Return a number, or a tuple of several: ``0.5,0.25``."""
     values = tuple(map(float, text.split(",")))
@@ -122,7 +143,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
     add("input", "Zarr array or group, HDF5 or .npy file", "IN", type=Path)
     add("--component", "array within a Zarr group or HDF5 file")
-    text = "fft, ifft, rfftn, ..., or fourier_filter with --transfer (default: fftn)"
+    text = (
+        "fft, ifft, rfftn, ..., fourier_filter with --transfer, or stft or spectrogram with --win "
+    )
+    text += "and --hop (default: fftn)"
     add("--kind", text, default="fftn")
     text = "transfer function of a filter, which takes the frequencies along each axis"
     add("--transfer", text, "MODULE:FUNCTION", type=function)
@@ -130,6 +154,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     text = "distance of two samples for frequencies of a filter, or one per axis"
     add("--spacing", text, "D,D", default=1.0, type=distances)
     add("--at-zero", "value of the transfer function at frequency 0", "NUMBER", type=complex)
+    _add_options_of_slices(parser)
     add(
         "--axes",
         "transformed axes, as numbers or names of dimensions",
@@ -168,6 +193,24 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     text = "compressors of the result: auto (default), which is zarr's, none, or names and levels, "
     text += "such as zstd:3 or blosc:5,crc32c"
     add("--compressors", text, "NAME:N", default="auto", type=compressors)
+
+
+def _add_options_of_slices(parser: argparse.ArgumentParser) -> None:
+    """Add the options of short-time transforms, see `signal.stft`."""
+    add = parser.add_argument
+    text = "window of stft and spectrogram, such as hann:1024, or a .npy file of its values"
+    add("--win", metavar="NAME:N", type=window, help=text)
+    add("--hop", metavar="N", type=int, help="samples from a slice to the next one")
+    text = "sampling rate (default: that of the coordinate, or 1)"
+    add("--fs", metavar="RATE", type=float, help=text)
+    text = "frequencies: onesided (default), twosided, centered or onesided2X"
+    add("--fft-mode", metavar="NAME", default="onesided", help=text)
+    add("--mfft", metavar="N", type=int, help="length of the FFTs (default: that of the window)")
+    add("--scale-to", metavar="NAME", help="magnitude or psd (default: neither)")
+    text = "samples around the record: zeros (default), edge, even or odd"
+    add("--padding", metavar="NAME", default="zeros", help=text)
+    text = "what is subtracted from the slices of a spectrogram: constant or linear"
+    add("--detr", metavar="NAME", help=text)
 
 
 def _add_place(parser: argparse.ArgumentParser, schedulers: str) -> None:
@@ -225,6 +268,7 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
 
     add = run.add_argument
     add("output", metavar="OUT", type=Path, help="Zarr array to be made")
+    flag("--append", "continue stft or spectrogram in OUT, or make it, when IN has grown")
     flag("--overwrite", "replace OUT, which may be IN, once the new array is complete")
     text = "folder for this run's scratch files; if the run is killed, --resume goes on from them"
     add("--scratch", metavar="DIR", type=Path, help=text)
@@ -258,7 +302,7 @@ def check(args: argparse.Namespace) -> None:
     from dask_bigfft.storage.formats import refuse_absent
     from dask_bigfft.transforms.spec import parse_name, parse_scale
 
-    if args.kind != "fourier_filter":
+    if args.kind not in ("fourier_filter", "stft", "spectrogram"):
         parse_name(args.kind)
     parse_scale(args.norm, forward=True)
     for name, value in vars(args).items():

@@ -25,10 +25,13 @@ def _requested(args: argparse.Namespace) -> runs.RunRequest:
     names = [field.name for field in fields(runs.RunRequest)]
     arguments = {name: given[name] for name in names if name in given}
     arguments |= _axes(args)
+    names_of_slices = [field.name for field in fields(runs.ShortTimeArguments)]
+    slices = {name: given[name] for name in names_of_slices if name in given}
     return runs.RunRequest(
         source=args.input,
         destination=given.get("output", args.input),  # a plan has none
         options=options,
+        slices=runs.ShortTimeArguments(**slices),
         **arguments,
     )
 
@@ -45,7 +48,11 @@ def _axes(args: argparse.Namespace) -> dict[str, Any]:
 def _plan(args: argparse.Namespace) -> None:
     """Print the explanation of a plan."""
     with place(args.scheduler, args.workers):
-        _, plan = runs.planned_input(_requested(args))
+        request = _requested(args)
+        if request.is_short_time:
+            print(runs.planned_slices(request).explain())
+            return
+        _, plan = runs.planned_input(request)
         print(plan.explain(args.details))
 
 
@@ -83,12 +90,15 @@ def _calibrate(args: argparse.Namespace) -> None:
 def _print_report(report: runs.Done) -> None:
     """Print the line that reports a run."""
     plan = report.plan
-    title = plan.spec.title
+    title = report.name if report.columns else plan.spec.title
     if report.already:
         print(f"{report.path}: already done, {title}; nothing was computed or changed")
         return
-    count = len(plan.rounds)
-    rounds = f"{count} round{'' if count == 1 else 's'} {plan.notation}"
+    if report.columns:
+        rounds = f"{plan.notation}, {report.columns[1]} in all"
+    else:
+        count = len(plan.rounds)
+        rounds = f"{count} round{'' if count == 1 else 's'} {plan.notation}"
     sizes = f"read {human_bytes(report.read)}, wrote {human_bytes(report.written)}"
     seconds = human_seconds(report.seconds)
     speed = human_count((report.read + report.written) / report.seconds, "B/s")

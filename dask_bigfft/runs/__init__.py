@@ -7,6 +7,8 @@
     identity of sources and results)
         run_json (its record; lost and damaged files, and what is repeated for them)
         transactions (arrays of Icechunk repositories); cubed_arrays
+    short_time (spectra of slices, and their continuation)
+    sinks (to which results are stored)
 """
 
 import os
@@ -18,16 +20,28 @@ from typing import Any, Unpack
 from dask_bigfft.api.arguments import Extras
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, parse_type, raise_invalid
 from dask_bigfft.runs.cubed_arrays import is_cubed, stored_beside
-from dask_bigfft.runs.request import Done, RunRequest, planned_input
-from dask_bigfft.runs.resumable import Store, execute
+from dask_bigfft.runs.request import Done, RunRequest, ShortTimeArguments, planned_input
+from dask_bigfft.runs.resumable import execute
 from dask_bigfft.runs.run_json import has_begun
+from dask_bigfft.runs.short_time import planned as planned_slices
+from dask_bigfft.runs.sinks import Store
 from dask_bigfft.runs.transactions import (
     array_in_repository,
     is_in_repository,
     write_in_one_commit,
 )
 
-__all__ = ["Done", "RunRequest", "Store", "execute", "has_begun", "planned_input", "run"]
+__all__ = [
+    "Done",
+    "RunRequest",
+    "ShortTimeArguments",
+    "Store",
+    "execute",
+    "has_begun",
+    "planned_input",
+    "planned_slices",
+    "run",
+]
 __dir__ = ["Done", "run"].copy  # other names of __all__ are for rooms of this package
 
 AnyPath = str | os.PathLike[str]
@@ -48,6 +62,16 @@ def run(
     spacing: Any = 1.0,
     at_zero: complex | None = None,
     real: bool | None = None,
+    win: Any = None,
+    hop: int | None = None,
+    fs: float | None = None,
+    fft_mode: str = "onesided",
+    mfft: int | None = None,
+    scale_to: str | None = None,
+    phase_shift: int | None = 0,
+    padding: str = "zeros",
+    detr: str | None = None,
+    append: bool = False,
     component: str | None = None,
     scratch: AnyPath | None = None,
     resume: bool = False,
@@ -84,7 +108,8 @@ def run(
         A place in the store of a writable Icechunk session, which has no uncommitted changes, gets
         the array alone. The run commits the session when the array is complete, else discards it.
     kind : str
-        Name of the transform, such as ``"rfftn"``, or ``"fourier_filter"``.
+        Name of the transform, such as ``"rfftn"``, or ``"fourier_filter"``, ``"stft"`` or
+        ``"spectrogram"``.
     n, s, axis, axes, norm
         As the transform takes them. Axes may be names of the source's dimensions.
     transfer, spacing, at_zero, real
@@ -93,6 +118,18 @@ def run(
     name : str, optional
         Identity of the transfer function, by which a resumed run knows that it is the same. The
         default is a hash of its code or its values.
+    win, hop, fs, fft_mode, mfft, scale_to, phase_shift, padding, detr
+        Arguments of `signal.stft` and `signal.spectrogram`, which also take `axis`, by default the
+        last one. The sampling rate `fs` is by default that of the source's coordinate, or 1 without
+        one.
+    append : bool
+        True continues the spectra of slices at `destination` with those of a record that has grown,
+        or makes them if there is nothing. The result is that of a call on the whole record. Slices
+        are computed from the first chunk on in which some change, which are those that reached
+        beyond the old end. Samples that were there before must be the same. Arguments have to be
+        those of the earlier call, and the record no shorter; otherwise an error names what differs.
+        While it is written the result is marked as incomplete. After an interruption, another call
+        with ``append=True`` completes it. Only one call may write it at a time.
     component : str, optional
         Array within a Zarr group or HDF5 file.
     scratch : path, optional
@@ -161,22 +198,20 @@ def run(
     """
     array = _lazy_source(source)
     _refuse_other_types(source, array, destination)
+    file_arguments = {
+        "scratch": scratch,
+        "component": component,
+        "block_size": block_size,
+    }
+    _parse_file_arguments(array, file_arguments)
     if array is not None:
         source = "."
-        _refuse_arguments_of_files(scratch=scratch, component=component, block_size=block_size)
-    parse_type(
-        "scratch",
-        scratch,
-        str | os.PathLike | None,
-        "the path of a folder",
-    )
-    parse_type(
-        "component",
-        component,
-        str | None,
-        "the name of an array",
-    )
-    flags = {"resume": resume, "overwrite": overwrite, "checksum": checksum}
+    flags = {
+        "resume": resume,
+        "overwrite": overwrite,
+        "checksum": checksum,
+        "append": append,
+    }
     for argument, flag in flags.items():
         parse_flag(argument, flag)
     request = RunRequest(
@@ -206,6 +241,18 @@ def run(
         checksum=checksum,
         array=array,
         repository=destination if is_in_repository(destination) else None,
+        slices=ShortTimeArguments(
+            win=win,
+            hop=hop,
+            fs=fs,
+            fft_mode=fft_mode,
+            mfft=mfft,
+            scale_to=scale_to,
+            phase_shift=phase_shift,
+            padding=padding,
+            detr=detr,
+        ),
+        append=append,
     )
     if request.repository is not None:
         return write_in_one_commit(request)
@@ -234,13 +281,6 @@ def _parse_compressors(compressors: Any) -> Any:
         raise_invalid("compressors", compressors, "'auto', None, or one or several codecs")
 
 
-def _refuse_arguments_of_files(**arguments: Any) -> None:
-    """Raise an error for arguments that only stored sources have."""
-    for argument, value in arguments.items():
-        if value is not None:
-            raise_invalid(argument, value, "None for an array: only files are resumed")
-
-
 def _run_of_cubed(request: RunRequest) -> Done:
     """Do a run of an array of cubed within its memory, and return its report."""
     x = request.array
@@ -255,6 +295,25 @@ def _run_of_cubed(request: RunRequest) -> Done:
             options=options,
         )
         return replace(execute(stored_request), spec=x.spec)
+
+
+def _parse_file_arguments(array: Any, arguments: Mapping[str, Any]) -> None:
+    """Raise an error for arguments of files of a wrong type, or beside an array."""
+    for argument, value in arguments.items():
+        if array is not None and value is not None:
+            raise_invalid(argument, value, "None for an array: only files are resumed")
+    parse_type(
+        "scratch",
+        arguments["scratch"],
+        str | os.PathLike | None,
+        "the path of a folder",
+    )
+    parse_type(
+        "component",
+        arguments["component"],
+        str | None,
+        "the name of an array",
+    )
 
 
 def _refuse_other_types(source: Any, array: Any, destination: Any) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
@@ -177,6 +178,75 @@ def transformed(labels: Labels, plan: Plan) -> Labels:
         coordinates,
         labels.variable,
     )
+
+
+def spacing_of(
+    labels: Labels,
+    axis: int,
+    *,
+    is_needed: bool,
+) -> float | None:
+    """Return the distance of two samples by the coordinate of an axis; None without a coordinate.
+
+    Coordinates need xarray. Without it, the distance is None unless it is needed.
+    """
+    name = labels.names[axis] if labels.names else ""
+    if name not in labels.coordinates:
+        return None
+    try:
+        from dask_bigfft.xarray.coordinates import samples_of
+    except ImportError:
+        if is_needed:
+            need = f"a number: xarray, which reads the coordinate {name}, is not installed"
+            raise_invalid("fs", None, need)
+        return None
+    return float(samples_of(_decoded(labels, name), name).spacing)
+
+
+def of_slices(
+    labels: Labels,
+    x: da.Array,
+    axis: int,
+    kind: str,
+    keywords: Mapping[str, Any],
+) -> Labels:
+    """Return the labels of the spectra of slices of an array.
+
+    Parameters
+    ----------
+    labels : Labels
+        Labels of the array.
+    x : dask.array.Array
+        The array, of which only shape, chunks and dtype count.
+    axis : int
+        Axis of the samples.
+    kind : str
+        Name of a short-time transform in `dask_bigfft.xarray`.
+    keywords : mapping
+        Its keywords.
+    """
+    if not labels.names:
+        return labels
+    dim = labels.names[axis]
+    try:
+        import xarray as xr
+
+        from dask_bigfft.xarray import short_time
+    except ImportError:
+        names = (*labels.names, dim)
+        coordinates = {name: c for name, c in labels.coordinates.items() if name != dim}
+        renamed = tuple(f"freq_{name}" if n == axis else name for n, name in enumerate(names))
+        return replace(labels, names=renamed, coordinates=coordinates)
+    coords = {name: (name, *variable) for name, variable in labels.coordinates.items()}
+    zeros = xr.DataArray(
+        da.zeros(x.shape, dtype=x.dtype, chunks=x.chunks),
+        xr.decode_cf(xr.Dataset(coords=coords)).coords,
+        labels.names,
+        labels.variable,
+        labels.attributes,
+    )
+    transform = {"stft": short_time.stft, "spectrogram": short_time.spectrogram}[kind]
+    return labels_of_array(transform(zeros, dim, **keywords))
 
 
 def _source_attributes(labels: Labels, axes: Sequence[int]) -> dict[str, Any]:

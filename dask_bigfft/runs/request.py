@@ -5,8 +5,9 @@ import errno
 import json
 import stat
 import time
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from numbers import Integral, Real
 from pathlib import Path
@@ -21,7 +22,7 @@ from dask_bigfft.api import calls
 from dask_bigfft.api.arguments import Extras, parse_array, parse_limit
 from dask_bigfft.api.kinds import as_dask
 from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_choice, parse_type, raise_invalid
-from dask_bigfft.files import URL
+from dask_bigfft.files import URL, check_free_space
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import ResultWriting
@@ -37,6 +38,9 @@ from dask_bigfft.transforms.spec import parse_name, with_dims
 #: Kind of a filter.
 FILTER = "fourier_filter"
 
+#: Kinds of the spectra of slices.
+SHORT_TIME = ("stft", "spectrogram")
+
 #: Arguments that only filters take, and their defaults.
 _FILTER_DEFAULTS = {
     "transfer": None,
@@ -48,6 +52,39 @@ _FILTER_DEFAULTS = {
 
 #: Default compressor of zarr.
 ZARR_DEFAULT = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
+
+
+@dataclass(frozen=True)
+class ShortTimeArguments:
+    """Arguments of a run that only short-time transforms take, as `run` has them."""
+
+    win: Any = None
+    hop: Any = None
+    fs: Any = None
+    fft_mode: Any = "onesided"
+    mfft: Any = None
+    scale_to: Any = None
+    phase_shift: Any = 0
+    padding: Any = "zeros"
+    detr: Any = None
+
+    def refuse_for(self, kind: str) -> None:
+        """Raise an error if an argument is given to another kind of run."""
+        for own in fields(self):
+            value = getattr(self, own.name)
+            is_default = isinstance(value, type(own.default)) and value == own.default
+            if not is_default:
+                allowed = f"no such argument for {kind}: only {' and '.join(SHORT_TIME)} take it"
+                raise_invalid(own.name, value, allowed, kind=ArgumentTypeError)
+
+    def require_for(self, kind: str) -> None:
+        """Raise an error if an argument that a short-time transform needs is absent."""
+        for name in ("win", "hop"):
+            if getattr(self, name) is None:
+                raise_invalid(name, None, f"a value for {kind}", kind=ArgumentTypeError)
+        if self.detr is not None and kind != "spectrogram":
+            raise_invalid("detr", self.detr, f"None for {kind}", kind=ArgumentTypeError)
+        parse_type("detr", self.detr, str | None, "'constant', 'linear' or None for run()")
 
 
 @dataclass(frozen=True)
@@ -72,6 +109,10 @@ class RunRequest:
         Source in the place of a stored one; `source` is then the working folder.
     repository : zarr.storage.StorePath, optional
         Place of the result in an Icechunk repository; `destination` is then its name there.
+    slices : ShortTimeArguments
+        Arguments of short-time transforms.
+    append : bool
+        As `run` takes it.
     """
 
     source: Path
@@ -100,6 +141,8 @@ class RunRequest:
     checksum: bool = False
     array: Any = None
     repository: Any = None
+    slices: ShortTimeArguments = ShortTimeArguments()
+    append: bool = False
 
     def __post_init__(self) -> None:
         parse_choice(
@@ -108,11 +151,19 @@ class RunRequest:
             "refuse",
             "fill",
         )
-        if self.is_filter:
+        if self.is_short_time:
+            self._refuse_arguments_of_filters()
+            self._refuse_arguments_of_whole_transforms()
+        elif self.is_filter:
             self._refuse_arguments_of_transforms()
         else:
             parse_name(self.kind)
             self._refuse_arguments_of_filters()
+        if not self.is_short_time:
+            self.slices.refuse_for(self.kind)
+            if self.append:
+                allowed = f"False for {self.kind}: only {' and '.join(SHORT_TIME)} are continued"
+                raise_invalid("append", True, allowed, kind=ArgumentTypeError)
         parse_type(
             "s",
             self.s,
@@ -129,6 +180,40 @@ class RunRequest:
     def is_filter(self) -> bool:
         """True for a filter, which is a transform, a product, and the inverse transform."""
         return self.kind == FILTER
+
+    @property
+    def is_short_time(self) -> bool:
+        """True for the spectra of slices, which can be continued."""
+        return self.kind in SHORT_TIME
+
+    def _refuse_arguments_of_whole_transforms(self) -> None:
+        """Raise an error for arguments that a short-time transform does not take, or missing ones.
+
+        It has no exchanges, and so no scratch files.
+        """
+        self.slices.require_for(self.kind)
+        for name in ("n", "s", "axes", "norm", "scratch"):
+            if getattr(self, name) is not None:
+                raise_invalid(
+                    name,
+                    getattr(self, name),
+                    f"None for {self.kind}",
+                    kind=ArgumentTypeError,
+                )
+        for name in ("resume", "checksum"):
+            if getattr(self, name):
+                allowed = f"False for {self.kind}, which append=True continues"
+                raise_invalid(name, True, allowed, kind=ArgumentTypeError)
+        if self.repository is not None:
+            raise_invalid(
+                "destination",
+                self.destination,
+                f"a path for {self.kind}, not a place in a repository",
+                kind=ArgumentTypeError,
+            )
+        if self.append and self.overwrite:
+            raise_invalid("overwrite", True, "False for append=True", kind=ArgumentTypeError)
+        parse_signal_options({n: v for n, v in self.options.items() if v is not None})
 
     def _refuse_arguments_of_transforms(self) -> None:
         """Raise an error for arguments that a filter does not take, or a missing one."""
@@ -283,7 +368,7 @@ class RunRequest:
     def open(self, plan: Plan | None = None) -> da.Array:
         """Return the lazy source array in blocks of whole stored chunks, or in a plan's blocks."""
         if self.array is not None:
-            kind = "fft" if self.is_filter else self.kind
+            kind = "fft" if self.is_filter or self.is_short_time else self.kind
             return parse_array(as_dask(getattr(self.array, "data", self.array)), kind)
         reader = self.reader()
         chunks = None
@@ -304,16 +389,18 @@ class RunRequest:
         return self.reader().dims
 
     def labels(self, plan: Plan) -> Labels:
-        """Return the names, attributes and coordinates of the result.
-
-        An array that becomes part of a group, such as one that replaces its source, has none of the
-        coordinates, because it is a single array.
-        """
+        """Return the names, attributes and coordinates of the result."""
         if self.array is None:
             source_labels = labels_of(self.source, self.component)
         else:
             source_labels = labels_of_array(self.array)
-        labels = transformed(source_labels, plan)
+        return self.without_group(transformed(source_labels, plan))
+
+    def without_group(self, labels: Labels) -> Labels:
+        """Return labels of the result, without coordinates if it becomes part of a group.
+
+        Such an array, for instance one that replaces its source, is a single one.
+        """
         if self.repository is not None:
             return replace(labels, coordinates={})
         parent = self.destination.resolve().parent
@@ -353,8 +440,8 @@ class Done:
     ----------
     path : Path or zarr.storage.StorePath
         Path of the Zarr array, or its place in an Icechunk repository.
-    plan : Plan
-        Plan of the transform.
+    plan : Plan or SegmentPlan
+        Plan of the transform; the latter for spectra of slices.
     dtype : str
         Type of the source's values.
     read, written : int
@@ -365,18 +452,21 @@ class Done:
         True if an earlier call had made the result: this one computed and wrote nothing.
     component : str or None
         Name of the array in a group with its coordinates; None for an array alone.
+    columns : tuple of int or None
+        Of spectra of slices, the first slice that was computed, and the number of all.
     spec : cubed.Spec or None
         Specification of the source, if that was an array of cubed.
     """
 
     path: Any
-    plan: Plan
+    plan: Any
     dtype: str
     read: int
     written: int
     seconds: float
     already: bool = False
     component: str | None = None
+    columns: tuple[int, int] | None = None
     spec: Any = None
 
     def open(self) -> Any:
@@ -392,12 +482,17 @@ class Done:
         """Return whether the result is in an Icechunk repository."""
         return not isinstance(self.path, Path)
 
+    @property
+    def name(self) -> str:
+        """Name of the transform."""
+        return str(self.plan.spec.name if self.columns is None else self.plan.function)
+
     def __repr__(self) -> str:
         if self.already:
-            return f"<Done {self.path}: {self.plan.spec.name}, already done, {self.plan.notation}>"
+            return f"<Done {self.path}: {self.name}, already done, {self.plan.notation}>"
         sizes = f"{human_bytes(self.read)} read, {human_bytes(self.written)} written"
         return (
-            f"<Done {self.path}: {self.plan.spec.name} in {human_seconds(self.seconds)}, "
+            f"<Done {self.path}: {self.name} in {human_seconds(self.seconds)}, "
             f"{sizes}, {self.plan.notation}>"
         )
 
@@ -498,6 +593,17 @@ def layout_of_result(plan: Plan, x: da.Array) -> tuple[tuple[int, ...], tuple[in
     half = x.dtype.char == "e" and plan.spec.kind == "c2r"
     dtype = x.dtype.newbyteorder("=") if half else plan.spec.out_dtype
     return plan.spec.out_shape, targets.uniform(plan.chunks) or (), np.dtype(dtype)
+
+
+def check_space_of_result(request: RunRequest, nbytes: int, dtype: np.dtype[Any]) -> None:
+    """Raise an error if the disk is too small for a result, or warn if that is compressed."""
+    try:
+        check_free_space(request.destination, nbytes, "the result takes")
+    except OSError as error:
+        if not targets.parse_compressors(request.compressors, dtype):
+            raise
+        text = f"{error.strerror}, before it is compressed: {request.destination}"
+        warnings.warn(text, RuntimeWarning, stacklevel=6)
 
 
 # --- paths ----------------------------------------------------------------------------------

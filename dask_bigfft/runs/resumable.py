@@ -11,21 +11,18 @@ import uuid
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import dask.array as da
 import numpy as np
-from dask.utils import format_bytes
 
 from dask_bigfft import config
-from dask_bigfft.api.calls import applied, by_block
-from dask_bigfft.arrays import Array, Block, Ints
+from dask_bigfft.api.calls import applied
 from dask_bigfft.carriers.disk import exchange_folder, scratch_place
-from dask_bigfft.dask_private import is_expression
 from dask_bigfft.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -33,18 +30,18 @@ from dask_bigfft.errors import (
     ScratchError,
     raise_invalid,
 )
-from dask_bigfft.events import emit, raise_if_asynchronous, running_client
+from dask_bigfft.events import raise_if_asynchronous, running_client
 from dask_bigfft.exchange import folders
 from dask_bigfft.exchange.folders import unlock_folder
 from dask_bigfft.exchange.scratch import RESULT, Scratch, ScratchPlace, records
-from dask_bigfft.files import check_free_space, explained, sync_path
 from dask_bigfft.gpu.dispatch import takes
-from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.machine import environment
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.runs import request as requests
 from dask_bigfft.runs import run_json
 from dask_bigfft.runs.request import Done, RunRequest, layout_of_result
+from dask_bigfft.runs.short_time import execute_short_time
+from dask_bigfft.runs.sinks import Sink, Store, store_now
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.formats import UNREADABLE
 
@@ -55,134 +52,13 @@ MOST_REPAIRS = 3
 MOST_TRIES = 100
 
 
-@dataclass(eq=False)
-class Sink:
-    """Zarr array to which `dask.array.store` writes a block at a time.
-
-    Parameters
-    ----------
-    target : Target
-        Array that is written.
-    scratch : Scratch or None
-        Scratch folder that records the stored blocks.
-    exchange : str or None
-        Folder of the scratch files that the blocks are made of. The file of a stored block is
-        deleted.
-    parts : mapping of block to block
-        Block of the last round for each block that is a part of one. Its file is deleted once all
-        parts are stored.
-    """
-
-    target: targets.Target
-    scratch: Scratch | None = None
-    exchange: str | None = None
-    parts: Mapping[Block, Block] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.shape = self.target.array.shape
-        self.dtype = self.target.array.dtype
-        self.ndim = self.target.array.ndim
-        self._parts_of: dict[Block, list[Block]] = {}
-        for part, whole in self.parts.items():
-            self._parts_of.setdefault(whole, []).append(part)
-
-    def __dask_tokenize__(self) -> str:
-        return uuid.uuid4().hex
-
-    def __setitem__(self, index: tuple[slice, ...], values: Any) -> None:
-        started = time.perf_counter()
-        pairs = zip(index, self.target.blocks, strict=True)
-        block = tuple((slice_.start or 0) // length for slice_, length in pairs)
-        path = self.target.chunk_file(block)
-        try:
-            self.target.write(index, values)
-        except OSError as error:  # zarr names no file
-            what = f"a chunk of the result of {format_bytes(values.nbytes)}"
-            text = explained(
-                path,
-                error,
-                values.nbytes,
-                what,
-            )
-            raise OSError(error.errno, text, str(path)) from error
-        if self.scratch is not None:
-            self._record(
-                self.scratch,
-                block,
-                path,
-                values,
-            )
-        emit("sink_write", nbytes=values.nbytes, seconds=time.perf_counter() - started)
-
-    def _record(
-        self,
-        scratch: Scratch,
-        block: Block,
-        path: Path,
-        values: Any,
-    ) -> None:
-        """Record a stored block, and delete its scratch file if no other block needs it.
-
-        With `sync` the block's file and folders are synced first. Otherwise its checksum shows
-        later if it has reached the disk.
-        """
-        block_checksum = checksum(np.ascontiguousarray(values, self.dtype))
-        if scratch.sync:
-            sync_path(path)
-            folders.sync_folders(path.parent, self.target.partial)
-        file = {
-            "nbytes": path.stat().st_size,
-            "checksum": block_checksum,
-            "synced": scratch.sync,
-        }
-        scratch.record(RESULT, block, file)
-        whole = self.parts.get(block, block)
-        # Other workers, or earlier attempts, may have stored the other parts.
-        parts = self._parts_of.get(whole, ())
-        if self.exchange is not None and all(scratch.recorded(RESULT, part) for part in parts):
-            scratch.free(self.exchange, whole)
-
-
-#: Function that stores a whole result in a sink before it returns.
-Store = Callable[[da.Array, Sink], object]
-
-
-def store_now(result: da.Array, sink: Sink) -> None:
-    """Store a result with the current scheduler."""
-    if not is_expression(result):
-        da.store(result, cast("Any", sink), lock=False)
-        return
-    # dask with query planning has no `store`
-    marks = by_block(
-        _store_block,
-        result,
-        sink=sink,
-        bounds=tuple(np.cumsum((0, *along)) for along in result.chunks),
-        chunks=tuple((1,) * len(along) for along in result.chunks),
-        dtype=np.bool_,
-    )
-    marks.compute()
-
-
-def _store_block(
-    values: Array,
-    sink: Sink,
-    bounds: tuple[Ints, ...],
-    block_id: Block,
-) -> Array:
-    """Store a block in a sink, and return a mark of one element."""
-    region = []
-    for along, place in zip(bounds, block_id, strict=True):
-        region.append(slice(int(along[place]), int(along[place + 1])))
-    sink[tuple(region)] = values
-    return np.ones((1,) * values.ndim, np.bool_)
-
-
 def execute(request: RunRequest, store: Store = store_now) -> Done:
     """Do a run and return its report."""
     raise_if_asynchronous(running_client())
     if request.array is None:
         requests.refuse_places(request)
+    if request.is_short_time:
+        return execute_short_time(request, store)
     if request.scratch is not None:
         with locked(request.scratch) as folder:
             return _run_in_scratch(request, store, folder)
@@ -242,19 +118,8 @@ def _checked_plan(request: RunRequest) -> tuple[da.Array, Plan]:
     targets.check_dtype(dtype)
     targets.check_inner(request.inner_chunks, blocks)
     nbytes = int(np.prod(shape, dtype=object) * dtype.itemsize)
-    _check_space_of_result(request, nbytes, dtype)
+    requests.check_space_of_result(request, nbytes, dtype)
     return x, plan
-
-
-def _check_space_of_result(request: RunRequest, nbytes: int, dtype: np.dtype[Any]) -> None:
-    """Raise an error if the disk is too small for a result, or warn if that is compressed."""
-    try:
-        check_free_space(request.destination, nbytes, "the result takes")
-    except OSError as error:
-        if not targets.parse_compressors(request.compressors, dtype):
-            raise
-        text = f"{error.strerror}, before it is compressed: {request.destination}"
-        warnings.warn(text, RuntimeWarning, stacklevel=6)
 
 
 def _created(

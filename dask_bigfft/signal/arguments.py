@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, SupportsIndex, TypedDict, cast, get_args
 
 import dask.array as da
+import numpy as np
 import scipy.fft
 
 from dask_bigfft import config
@@ -329,7 +330,12 @@ def parse_mask(mask: Any, array: da.Array) -> da.Array | None:
     if mask is None:
         return None
     try:
-        missing = da.asanyarray(mask)
+        missing = mask
+        if not hasattr(mask, "__dask_graph__"):  # views of an array in memory need no exchange
+            values = np.asarray(mask)
+            if values.shape == array.shape:
+                missing = da.from_array(values, chunks=array.chunks)
+        missing = da.asanyarray(missing)
     except (AttributeError, TypeError, ValueError):
         raise_invalid("mask", mask, "an array or None", kind=ArgumentTypeError)
     if missing.dtype.kind not in "biu":

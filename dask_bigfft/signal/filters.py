@@ -443,20 +443,63 @@ def _is_sent(array: da.Array) -> bool:
 
 
 def filtered(array: da.Array, chosen_filter: Filter, options: SignalOptions) -> da.Array:
-    """Return the lazy result of a filter of an array, given the caller's keywords.
+    """Return the lazy result of a filter of an array, given the caller's keywords."""
+    return planned_filter(array, chosen_filter, options).applied(array)
+
+
+@dataclass(frozen=True)
+class PlannedFilter:
+    """A filter and its plan, which can be applied to several arrays in the same blocks.
+
+    Parameters
+    ----------
+    filter : Filter
+        The filter.
+    plan : Plan or None
+        Plan of both transforms with the product; None if two plans do it.
+    options : SignalOptions
+        The caller's keywords.
+    reason : str
+        Why there are two plans.
+    """
+
+    filter: Filter
+    plan: Plan | None
+    options: SignalOptions
+    reason: str = ""
+
+    def applied(self, array: da.Array) -> da.Array:
+        """Return the lazy result of the filter of an array."""
+        if self.plan is not None:
+            return applied(array, self.plan, transfer=self.filter.operand)
+        return _filtered_by_two_plans(
+            array,
+            self.filter,
+            self.options,
+            self.reason,
+        )
+
+
+def planned_filter(
+    array: da.Array,
+    chosen_filter: Filter,
+    options: SignalOptions,
+) -> PlannedFilter:
+    """Return a filter with its plan for an array, given the caller's keywords.
 
     One plan does it, unless the transfer function is an array on GPUs, or a lazy one of which a
     band is kept, or an axis whose length has no useful split does not fit a block.
     """
+    plan = None
     reason = _reason_for_two_plans(array, chosen_filter)
     if not reason:
         try:
-            return filtered_by_one_plan(array, chosen_filter, options)
+            plan = chosen_filter.plan(array, options, tokenize(chosen_filter.transfer))
         except PlanError as error:
             reason = str(error)
-    return _filtered_by_two_plans(
-        array,
+    return PlannedFilter(
         chosen_filter,
+        plan,
         options,
         reason,
     )

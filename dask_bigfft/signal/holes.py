@@ -1,64 +1,54 @@
-"""Arrays with holes: convolution that leaves them out, and filling by iterated projection.
+r"""Arrays with holes: convolution that leaves them out.
 
 A single NaN makes a whole spectrum NaN. `convolve_masked` convolves the values with zeros in their
 holes, and the array of their weights, which is 0 in holes and 1 elsewhere. The ratio is the mean of
-the values that are known::
+the values that are known. Both are layers of one array along a new first axis, so that one
+convolution does it, and a block of it has all that a block of the result needs::
 
-    x ------> known values -> convolution -+
-        `---> weights ------> convolution -+--> ratio
-
-`fill_gaps` repeats two steps (A. Papoulis, IEEE Trans. Circuits Syst. 22, 1975; R. W. Gerchberg,
-Opt. Acta 21, 1974): all frequencies outside a band become 0, and the known values are put back. The
-error in the gaps falls with each step by the largest eigenvalue of "set to 0 outside the gaps,
-limit to the band, set to 0 outside the gaps", which power iterations estimate from the mask alone.
+    x --> known values  \
+     `--> weights       /  layers --> convolution --> ratio
 """
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, Unpack, cast
+from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 import dask.array as da
 import numpy as np
 
-from dask_bigfft.api.arguments import parse_array
+from dask_bigfft.api.arguments import parse_array, parse_chunks, parse_limit
 from dask_bigfft.api.calls import by_block
 from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
+from dask_bigfft.dask_private import with_own_tasks
 from dask_bigfft.errors import (
-    ArgumentError,
     ArgumentTypeError,
     parse_as,
     parse_choice,
-    parse_count,
     parse_flag,
     raise_invalid,
 )
 from dask_bigfft.gpu.own_gpu import on_own_gpu
+from dask_bigfft.kernels.views import empty_like, is_on_gpu
 from dask_bigfft.signal.arguments import (
-    Axes,
     SignalOptions,
     in_chunks,
-    nonempty,
     parse_mask,
     parse_signal_options,
-    several_axes,
     without_empty,
 )
 from dask_bigfft.signal.convolution import convolve
-from dask_bigfft.signal.filters import Spacing, fourier_filter, parse_spacing
-from dask_bigfft.signal.passbands import BoxBand
+from dask_bigfft.signal.segments import machine_of
 from dask_bigfft.transforms.spec import work_dtype
 
-__all__ = ["convolve_masked", "fill_gaps"]
+__all__ = ["convolve_masked"]
 
 #: Sums of a kernel below which astropy refuses to divide by them.
 LEAST_SUM = 1e-2
 
 #: Sums of a kernel that count as 0 where it is not normalized.
 ZERO_SUM = 1e-8
-
-#: Number of power iterations that estimate the convergence of `fill_gaps`.
-POWER_ITERATIONS = 4
 
 
 def _parse_real_array(x: Any, name: str) -> da.Array:
@@ -79,7 +69,56 @@ def _missing(x: Array, mask: Array | None = None) -> Array:
     return missing
 
 
-# --- convolution ----------------------------------------------------------------------------
+@dataclass(frozen=True)
+class GapSources:
+    """An array with gaps, and where they are.
+
+    Parameters
+    ----------
+    arrays : tuple of dask.array.Array
+        The array, and a mask in its blocks unless gaps are NaN or infinite.
+    fit_memory : bool
+        True if the arrays stay in memory between their uses.
+    """
+
+    arrays: tuple[da.Array, ...]
+    fit_memory: bool
+
+    @classmethod
+    def of(
+        cls,
+        array: da.Array,
+        missing: da.Array | None,
+        options: SignalOptions,
+        others_nbytes: int | None = None,
+    ) -> "GapSources":
+        """Return the sources of an array.
+
+        Parameters
+        ----------
+        array, missing : dask.array.Array
+            The array, and a mask or None.
+        options : SignalOptions
+            Keywords with the memory limit.
+        others_nbytes : int, optional
+            Bytes of all else in a process, by default three times those of the sources.
+        """
+        arrays = (array,) if missing is None else (array, missing)
+        machine = machine_of(options, is_on_gpu(array._meta))
+        own_nbytes = sum(int(source.nbytes) for source in arrays) // machine.workers
+        others = 3 * own_nbytes if others_nbytes is None else others_nbytes
+        limit = machine.memory_limit
+        return cls(arrays, fit_memory=limit is None or own_nbytes + others <= limit)
+
+    def read(self, turn: int) -> tuple[da.Array, ...]:
+        """Return the arrays for another use, which `turn` numbers.
+
+        If they do not fit, they have tasks of their own for each use, so that no block stays in
+        memory from one to the next. Results of transforms are not computed again.
+        """
+        if self.fit_memory:
+            return self.arrays
+        return tuple(with_own_tasks(array, f"{array.name} {turn}") for array in self.arrays)
 
 
 @on_own_gpu
@@ -97,26 +136,70 @@ def _known(
 
 
 @on_own_gpu
-def _holes(x: Array, mask: Array | None = None) -> Array:
-    """Return 1 in holes and 0 elsewhere."""
-    holes: Array = _missing(x, mask).astype(x.dtype)
-    return holes
+def _known_and_weights(
+    x: Array,
+    mask: Array | None = None,
+    *,
+    offset: float,
+    counts_holes: bool,
+) -> Array:
+    """Return two layers: values minus an offset, 0 in place of holes; and weights.
+
+    With `counts_holes`, the second layer is 1 in holes and 0 elsewhere.
+    """
+    missing = _missing(x, mask)
+    layers: Array = np.empty_like(x, shape=(2, *x.shape))
+    layers[0] = np.where(missing, x.dtype.type(0), x)
+    layers[0] -= x.dtype.type(offset)
+    layers[1] = missing if counts_holes else ~missing
+    return layers
+
+
+@dataclass(frozen=True)
+class WeightedMean:
+    """Mean of known values from the convolutions of values and of weights.
+
+    Parameters
+    ----------
+    factor : float
+        Factor of the values.
+    outside : float
+        Number that is added to them.
+    weight_sum : float or None
+        Sum of all weights from which the convolution of the holes is subtracted; None if weights
+        are convolved.
+    least : float
+        Weight below which the mean is NaN. If it is 0, the mean is 0 where the weight is that of
+        rounding errors.
+    """
+
+    factor: float
+    outside: float
+    weight_sum: float | None
+    least: float
+
+    def of_layers(self, layers: Array) -> Array:
+        """Return the mean for each element of two layers."""
+        number = layers.dtype.type
+        sums = layers[0] * number(self.factor)
+        if self.outside:
+            sums += number(self.outside)
+        weights = layers[1]
+        if self.weight_sum is not None:
+            weights = number(self.weight_sum) - weights
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means: Array = sums / weights
+        if self.least > 0:
+            means[weights < self.least] = np.nan
+        else:
+            means[weights < 10 * np.finfo(layers.dtype).eps] = 0
+        return means
 
 
 @on_own_gpu
-def _ratio(sums: Array, weights: Array, least: float) -> Array:
-    """Return weighted means: sums divided by their weights.
-
-    Where the weight is below `least`, the mean is NaN. If `least` is 0, it is 0 where the weight is
-    that of rounding errors.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        means: Array = sums / weights
-    if least > 0:
-        means[weights < least] = np.nan
-    else:
-        means[weights < 10 * np.finfo(sums.dtype).eps] = 0
-    return means
+def _mean_of_layers(layers: Array, mean: WeightedMean) -> Array:
+    """Return the weighted mean of a block of two layers."""
+    return mean.of_layers(layers)
 
 
 @on_own_gpu
@@ -236,8 +319,8 @@ def convolve_masked(
 
     Notes
     -----
-    The values and the weights take a convolution each. Without holes and with a finite
-    `fill_value` the weights are 1.
+    Values and weights are convolved together, in twice the memory and time of `convolve`. If memory
+    is too small for `x`, the tasks that make it run again for ``preserve_nan=True``.
 
     See Also
     --------
@@ -265,298 +348,117 @@ def convolve_masked(
         normalize_kernel,
         interpolates,
     )
-    if boundary == "wrap" and any(n > m for n, m in zip(numbers.shape, array.shape, strict=True)):
-        need = f"at most the shape of x, {array.shape}, for boundary='wrap'"
-        raise_invalid("kernel", f"shape {numbers.shape}", need)
+    if boundary == "wrap":
+        _refuse_longer(numbers, array)
+    if array.size == 0:
+        return array
     is_known_outside = boundary == "wrap" or math.isfinite(fill)
     offset = fill if boundary == "fill" and is_known_outside else 0.0
-    sources = (array,) if missing is None else (array, missing)
-    values = by_block(
-        _known,
-        *sources,
-        dtype=array.dtype,
-        in_holes=0.0 if interpolates else fill,
-        offset=offset,
-    )
-    sums: Any = _convolved(
-        values,
-        numbers * factor,
-        boundary,
-        options,
-    )
-    outside = array.dtype.type(offset * numbers.sum() * factor)
-    result = sums + outside if outside else sums
+    outside = offset * float(numbers.sum()) * factor
+    gap_sources = GapSources.of(array, missing, cast("SignalOptions", options))
+    own_options = {
+        **options,
+        "chunks": _requested_chunks(array, options),
+        "memory_limit": _limit_of_a_transform(array, options),
+    }
     if interpolates:
-        weights = _weights(
-            sources,
+        weight_sum = float(numbers.sum()) if is_known_outside else None
+        result = _interpolated(
+            gap_sources.arrays,
             numbers,
+            WeightedMean(factor, outside, weight_sum, least),
+            offset,
             boundary,
-            is_known_outside,
-            options,
+            own_options,
         )
-        result = by_block(
-            _ratio,
-            result,
-            weights,
+    else:
+        values = by_block(
+            _known,
+            *gap_sources.arrays,
             dtype=array.dtype,
-            least=least,
+            in_holes=fill,
+            offset=offset,
         )
+        result = _convolved(
+            values,
+            numbers * factor,
+            boundary,
+            own_options,
+        )
+        if outside:
+            result = result + array.dtype.type(outside)
     if preserve_nan:
-        aligned = (source.rechunk(result.chunks) for source in sources)
+        aligned = (source.rechunk(result.chunks) for source in gap_sources.read(1))
         result = by_block(_with_nan, result, *aligned, dtype=array.dtype)
-    return cast("da.Array", result)
+    return result
 
 
-def _weights(
+def _limit_of_a_transform(array: da.Array, options: dict[str, Any]) -> int | None:
+    """Return the memory that each of the two transforms may take, None without a limit.
+
+    They overlap in time. Threads have blocks of the sources and of the result beside them.
+    """
+    limit = parse_limit("memory_limit", options.get("memory_limit"))
+    if limit is None:
+        return None
+    threads = machine_of(cast("SignalOptions", options), is_on_gpu(array._meta)).threads
+    blocks_nbytes = threads * math.prod(array.chunksize) * (4 * array.dtype.itemsize + 1)
+    return max(1, (limit - blocks_nbytes) // 2)
+
+
+def _requested_chunks(array: da.Array, options: dict[str, Any]) -> Any:
+    """Return the chunks that a caller asks for, None without."""
+    if options.get("chunks") is None:
+        return None
+    return parse_chunks(
+        options["chunks"],
+        array.chunks,
+        array.shape,
+        array.dtype,
+    )
+
+
+def _refuse_longer(kernel: Array, array: da.Array) -> None:
+    """Raise an error if a kernel is longer than the array along an axis."""
+    if any(n > m for n, m in zip(kernel.shape, array.shape, strict=True)):
+        need = f"at most the shape of x, {array.shape}, for boundary='wrap'"
+        raise_invalid("kernel", f"shape {kernel.shape}", need)
+
+
+def _interpolated(
     sources: tuple[da.Array, ...],
     kernel: Array,
+    mean: WeightedMean,
+    offset: float,
     boundary: str,
-    is_known_outside: bool,
     options: dict[str, Any],
 ) -> da.Array:
-    """Return the convolution of the weights of known values.
-
-    If values outside the array are known, it is the sum of the kernel minus the convolution of the
-    holes.
-    """
+    """Return the weighted means of known values."""
     array = sources[0]
-    holes = by_block(_holes, *sources, dtype=array.dtype)
-    one = array.dtype.type(1)
-    convolved: Any = _convolved(
-        holes if is_known_outside else one - holes,
-        kernel,
-        boundary,
-        options,
-    )
-    if not is_known_outside:
-        return cast("da.Array", convolved)
-    return cast("da.Array", array.dtype.type(kernel.sum()).item() - convolved)
-
-
-# --- filling --------------------------------------------------------------------------------
-
-
-def _parse_band(band: Any, count: int) -> Callable[..., Any]:
-    """Return the transfer function of a band."""
-    if callable(band):
-        return cast("Callable[..., Any]", band)
-    allowed = "a highest frequency above 0, one for each axis, or a function of frequencies"
-    limits = parse_as(
-        lambda value: np.ravel(np.asarray(value, float)),
-        "band",
-        band,
-        allowed,
-    )
-    if limits.size == 1:
-        limits = np.repeat(limits, count)
-    if limits.size != count or not (limits > 0).all():
-        raise_invalid("band", band, allowed)
-    return BoxBand(tuple(limits.tolist()))
-
-
-@on_own_gpu
-def _noise(missing: Array, out_dtype: np.dtype[Any], block_id: tuple[int, ...]) -> Array:
-    """Return random numbers in gaps, and 0 elsewhere."""
-    rng = np.random.default_rng(block_id)
-    noise = rng.standard_normal(missing.shape)
-    return np.where(missing, np.asarray(noise, like=missing), 0).astype(out_dtype)
-
-
-@on_own_gpu
-def _put_back(filtered: Array, known: Array, missing: Array) -> Array:
-    """Return filtered values in gaps, and known ones elsewhere."""
-    return np.where(missing, filtered, known)
-
-
-@on_own_gpu
-def _like_x(x: Array, mask: Array) -> Array:
-    """Return a mask on the device of an array."""
-    return np.asarray(mask, like=x)
-
-
-@on_own_gpu
-def _sum_of_squares(x: Array, *others: Array) -> Array:
-    """Return the sum of squares of a block, or of its difference from another one."""
-    difference = x - others[0] if others else x
-    squares = np.abs(difference) ** 2
-    total: Array = np.sum(squares, dtype=float)
-    return np.asarray(total, like=x).reshape((1,) * x.ndim)
-
-
-def _norm(x: da.Array, *others: da.Array) -> da.Array:
-    """Return the root of the sum of squares of an array, or of its difference from another one."""
-    squares: Any = by_block(
-        _sum_of_squares,
-        x,
-        *others,
-        dtype=float,
-        chunks=tuple((1,) * count for count in x.numblocks),
-    )
-    return cast("da.Array", da.sqrt(squares.sum()))
-
-
-@on_own_gpu
-def _refuse_slow(
-    known: Array,
-    factor: Array,
-    iterations: int,
-    tolerance: float,
-) -> Array:
-    """Return a block if the gaps can be filled; raise an error if they cannot."""
-    value = float(np.ravel(factor)[0])
-    remaining = value**iterations
-    if remaining > tolerance:
-        needed = "more than 100000"
-        if 0 < value < 1:
-            needed = str(math.ceil(math.log(tolerance) / math.log(value)))
-        raise ArgumentError(
-            "`band` cannot fill the gaps: by a forecast convergence factor of at least "
-            f"{value:.6g}, {iterations} iterations leave {remaining:.2g} of the error, above "
-            f"tolerance={tolerance:g}. Need a narrower band, smaller gaps, or iterations={needed}, "
-            "if not more"
-        )
-    return known
-
-
-@keeps_kind
-def fill_gaps(
-    x: Any,
-    mask: Any = None,
-    *,
-    band: Any,
-    iterations: int = 20,
-    tolerance: float = 1e-3,
-    axes: Axes = None,
-    spacing: Spacing = 1.0,
-    **options: Unpack[SignalOptions],
-) -> tuple[da.Array, da.Array]:
-    """Return an array with band-limited values in its gaps, and how they converge.
-
-    Parameters
-    ----------
-    x : dask array or array-like
-        Of any chunking; only read. It is taken to be periodic, and band-limited but for noise.
-    mask : array-like, optional
-        Booleans that broadcast against `x`, True in gaps. By default gaps are NaN or infinite.
-    band : float, sequence of float or callable
-        Highest frequency of the band, for all axes or for each, or a transfer function as
-        `fourier_filter` takes it.
-    iterations : int
-        Number of iterations, each a transform and its inverse.
-    tolerance : float
-        Part of the error that may remain by the forecast.
-    axes : int or sequence of int, optional
-        Axes of the transform, all by default.
-    spacing : float or sequence of float
-        Distance of two samples, for all axes or for each.
-    **options
-        Keywords of `fourier_filter`.
-
-    Returns
-    -------
-    dask.array.Array
-        Lazy: the values of `x`, and in gaps those of a band-limited array; of single precision for
-        single-precision `x`. Known values that are not finite make their lines NaN.
-    dask.array.Array
-        Lazy, of one axis: change of the values in gaps by each iteration, relative to their norm.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments. When computed, for gaps that are too wide for the band: a few power
-        iterations forecast the convergence factor from below, and the message has it.
-
-    Notes
-    -----
-    This is the iteration of Papoulis and Gerchberg. A gap that is wider than a wave of the highest
-    frequency converges slowly, and noise in the known values grows in it. A
-    line without any known value is such a gap, too. Compute both results together, so that
-    iterations run once.
-
-    See Also
-    --------
-    convolve_masked : Means of known neighbours.
-
-    Examples
-    --------
-    >>> wave = np.cos(2 * np.pi * np.arange(64) / 32)
-    >>> holes = np.arange(64) % 9 == 0
-    >>> filled, changes = fill_gaps(np.where(holes, np.nan, wave), band=0.05)
-    >>> bool(abs(filled - wave).max() < 1e-6)
-    True
-    """
-    parse_signal_options(options)
-    array = parse_array(x, "fft")
-    along = several_axes(axes, array.ndim)
-    nonempty(array, along)
-    distances = parse_spacing("spacing", spacing, len(along))
-    transfer = _parse_band(band, len(along))
-    count = parse_count("iterations", iterations, 1, 10_000)
-    allowed = "a number above 0 and below 1"
-    limit = parse_as(float, "tolerance", tolerance, allowed)
-    if not 0 < limit < 1:
-        raise_invalid("tolerance", tolerance, allowed)
-    is_complex = array.dtype.kind == "c"
-    complex_dtype = work_dtype(array.dtype)
-    dtype = complex_dtype if is_complex else np.empty(0, complex_dtype).real.dtype
-    array = without_empty(array.astype(dtype))
-    missing = parse_mask(mask, array)
-    sources = (array,) if missing is None else (array, missing)
-    gaps = by_block(
-        _missing if missing is None else _like_x,
+    chunks = options["chunks"]
+    layers: Any = by_block(
+        _known_and_weights,
         *sources,
-        dtype=bool,
+        dtype=array.dtype,
+        meta=empty_like(array._meta, array.ndim + 1, array.dtype),
+        chunks=((2,), *array.chunks),
+        new_axis=[0],
+        offset=offset,
+        counts_holes=mean.weight_sum is not None,
     )
-    inner: Any = {**options, "chunks": array.chunks}
-
-    def limited(values: Any) -> Any:
-        return fourier_filter(values, transfer, along, spacing=distances, **inner)
-
-    factor = _convergence_factor(gaps, dtype, limited)
-    known = by_block(_known_or_zero, array, gaps, dtype=dtype)
-    known = by_block(
-        _refuse_slow,
-        known,
-        factor[(np.newaxis,) * array.ndim],
-        dtype=dtype,
-        iterations=count,
-        tolerance=limit,
+    convolved: Any = _convolved(
+        layers,
+        kernel[np.newaxis],
+        boundary,
+        {**options, "chunks": None if chunks is None else ((2,), *chunks)},
     )
-    filled = known
-    changes = []
-    for _ in range(count):
-        better = by_block(_put_back, limited(filled), known, gaps, dtype=dtype)
-        change = _norm(better, filled)
-        size = _norm(by_block(_in_gaps, better, gaps, dtype=dtype))
-        changes.append(change / da.maximum(size, np.finfo(float).tiny))
-        filled = better
-    return in_chunks(filled, options.get("chunks")), da.stack(changes)
-
-
-@on_own_gpu
-def _known_or_zero(x: Array, missing: Array) -> Array:
-    """Return known values, and 0 in gaps."""
-    return np.where(missing, x.dtype.type(0), x)
-
-
-@on_own_gpu
-def _in_gaps(x: Array, missing: Array) -> Array:
-    """Return values in gaps, and 0 elsewhere."""
-    return np.where(missing, x, x.dtype.type(0))
-
-
-def _convergence_factor(
-    missing: da.Array,
-    dtype: np.dtype[Any],
-    limited: Callable[[Any], Any],
-) -> da.Array:
-    """Return the factor by which the error in gaps falls, estimated by power iterations."""
-    vector = by_block(_noise, missing, dtype=dtype, out_dtype=dtype)
-    before = _norm(vector)
-    factor: Any = before
-    for _ in range(POWER_ITERATIONS):
-        vector = by_block(_in_gaps, limited(vector), missing, dtype=dtype)
-        after = _norm(vector)
-        factor = after / da.maximum(before, np.finfo(float).tiny)
-        before = after
-    return cast("da.Array", factor)
+    whole_layers = convolved.rechunk({0: -1})
+    return by_block(
+        _mean_of_layers,
+        whole_layers,
+        dtype=array.dtype,
+        meta=empty_like(array._meta, array.ndim, array.dtype),
+        chunks=whole_layers.chunks[1:],
+        drop_axis=[0],
+        mean=mean,
+    )

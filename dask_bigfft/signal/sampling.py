@@ -1,4 +1,4 @@
-"""Analytic signals, shifts by fractions of a sample, and other sampling rates."""
+"""Shifts by fractions of a sample, and other sampling rates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +14,10 @@ from dask_bigfft.api.calls import by_block
 from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import (
-    ArgumentTypeError,
     PlanError,
     parse_as,
     parse_choice,
     parse_count,
-    parse_flag,
     raise_invalid,
 )
 from dask_bigfft.gpu.own_gpu import on_own_gpu
@@ -37,145 +35,7 @@ from dask_bigfft.signal.passbands import BoxBand
 from dask_bigfft.signal.transfer import TransferInMemory
 from dask_bigfft.transforms.spec import parse_axes
 
-__all__ = ["downsample", "envelope", "hilbert", "resample", "shift"]
-
-
-# --- analytic signals -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Analytic:
-    """Transfer function that doubles positive frequencies and removes negative ones.
-
-    Parameters
-    ----------
-    length : int
-        Length N of the transform. Frequency N/2 of an even length is neither.
-    """
-
-    length: int
-
-    def __call__(self, frequency: Array) -> Array:
-        """Return 2, 0, or 1 for frequencies that have no sign, in cycles per sample."""
-        index = frequency * self.length
-        is_unpaired = index == 0
-        if self.length % 2 == 0:
-            is_unpaired = is_unpaired | (np.abs(index) > self.length / 2 - 0.5)
-        return np.where(is_unpaired, 1.0, np.where(index > 0, 2.0, 0.0))
-
-
-@keeps_kind
-def hilbert(
-    x: Any,
-    N: int | None = None,
-    axis: int = -1,
-    **options: Unpack[SignalOptions],
-) -> da.Array:
-    """Return the analytic signal of a real array, whose imaginary part is the Hilbert transform.
-
-    Parameters
-    ----------
-    x : dask array or array-like
-        Real, of any chunking; only read. It is taken to be periodic.
-    N : int, optional
-        Length of the transform, for which `x` is cropped or padded with zeros.
-    axis : int
-        Axis of the samples.
-    **options
-        Keywords of `fourier_filter`.
-
-    Returns
-    -------
-    dask.array.Array
-        Lazy, complex, as `scipy.signal.hilbert` returns it; of single precision for
-        single-precision `x`. A NaN makes its line NaN.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-
-    See Also
-    --------
-    envelope : Its absolute value.
-
-    Examples
-    --------
-    >>> hilbert([1.0, 0.0, -1.0, 0.0]).compute().round(6) + 0.0
-    array([ 1.+0.j,  0.+1.j, -1.+0.j,  0.-1.j])
-    """
-    parse_signal_options(options)
-    array = parse_array(x, "fft")
-    if array.dtype.kind == "c":
-        raise_invalid("x", f"dtype {array.dtype}", "real numbers", kind=ArgumentTypeError)
-    (along,) = parse_axes("axis", (axis,), array.ndim)
-    length = array.shape[along] if N is None else parse_count("N", N, 1, 2**62)
-    nonempty(array, (along,))
-    return fourier_filter(
-        array,
-        Analytic(length),
-        along,
-        s=length,
-        real=False,
-        **options,
-    )
-
-
-@keeps_kind
-def envelope(
-    x: Any,
-    axis: int = -1,
-    *,
-    squared: bool = False,
-    **options: Unpack[SignalOptions],
-) -> da.Array:
-    """Return the envelope of a real array: the absolute value of its analytic signal.
-
-    Parameters
-    ----------
-    x : dask array or array-like
-        Real, of any chunking; only read. It is taken to be periodic. Its mean is not subtracted.
-    axis : int
-        Axis of the samples.
-    squared : bool
-        True for the square of the envelope.
-    **options
-        Keywords of `fourier_filter`.
-
-    Returns
-    -------
-    dask.array.Array
-        Lazy, real, as ``abs(scipy.signal.hilbert(x))``; of single precision for single-precision
-        `x`. A NaN makes its line NaN.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments.
-
-    Examples
-    --------
-    >>> envelope([1.0, 0.0, -1.0, 0.0]).compute().round(6)
-    array([1., 1., 1., 1.])
-    """
-    is_squared = parse_flag("squared", squared)
-    signal = hilbert(x, axis=axis, **options)
-    return by_block(
-        _amplitude,
-        signal,
-        dtype=np.empty(0, signal.dtype).real.dtype,
-        squared=is_squared,
-    )
-
-
-@on_own_gpu
-def _amplitude(signal: Array, squared: bool) -> Array:
-    """Return the absolute values of an analytic signal, or their squares."""
-    if not squared:
-        return np.abs(signal)
-    amplitude: Array = signal.real**2
-    amplitude += signal.imag**2
-    return amplitude
+__all__ = ["downsample", "resample", "shift"]
 
 
 # --- shifts ---------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ import numpy as np
 from dask_bigfft.errors import MemoryLimitError, raise_invalid
 from dask_bigfft.planner.explain import enough_bytes, human_bytes
 from dask_bigfft.planner.request import Machine
+from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.transforms.factors import factorize
 
 #: Temporary memory for a sample of a tile, in complex numbers, with one array and with two.
@@ -43,10 +44,13 @@ SUMMED_AT_A_TIME = 4
 #: Bytes of dask's tasks for a block. Measured with 2,048 blocks: 29 KiB.
 TASKS_NBYTES = 32 << 10
 
+#: The result is not stored by the tasks that compute it.
+NOT_STORED = ResultWriting(0, 0, 0)
+
 
 @dataclass(frozen=True)
 class SegmentForecast:
-    """Forecast peak memory of an average over segments, in bytes per process.
+    """Forecast peak memory of averages and short-time transforms, in bytes per process.
 
     Parameters
     ----------
@@ -60,9 +64,11 @@ class SegmentForecast:
         Dask's tasks.
     spectra : int
         Sums of spectra that wait for others; for a median, the spectra of all segments of the rows
-        that threads work on, twice.
+        that threads work on, twice; for short-time transforms, blocks of the result.
     result : int
-        The result.
+        The result of an average.
+    writing : int
+        Copies of the blocks that are encoded for a file.
     """
 
     blocks: int
@@ -71,12 +77,48 @@ class SegmentForecast:
     tasks: int
     spectra: int
     result: int
+    writing: int = 0
 
     @property
     def peak_host(self) -> int:
         """Sum of all parts."""
         waiting = self.edges + self.spectra
-        return self.blocks + waiting + self.tiles + self.tasks + self.result
+        return self.blocks + waiting + self.tiles + self.tasks + self.result + self.writing
+
+
+def _refuse_above_limit(
+    function: str,
+    peak: int,
+    machine: Machine,
+) -> None:
+    """Raise an error if the forecast of a function exceeds the memory limit of a process."""
+    limit = machine.memory_limit
+    if limit is None or peak <= limit:
+        return
+    text = f"at least {enough_bytes(peak)} per process for {function} of these chunks "
+    text += f"with {machine.threads} threads, or smaller chunks, or fewer threads"
+    raise_invalid(
+        "memory_limit",
+        human_bytes(limit),
+        text,
+        kind=MemoryLimitError,
+    )
+
+
+def _forecast_lines(forecast: SegmentForecast, machine: Machine) -> list[str]:
+    """Return the parts of a forecast as lines of text."""
+    limit = machine.memory_limit
+    budget = "no limit is known" if limit is None else f"of {human_bytes(limit)}"
+    return [
+        "forecast",
+        f"    {'peak memory':14}{human_bytes(forecast.peak_host)} {budget}, per process "
+        f"of {machine.threads} threads",
+        *(
+            f"    {f'  {name}':14}{human_bytes(nbytes)}"
+            for name, nbytes in vars(forecast).items()
+            if nbytes or name != "writing"
+        ),
+    ]
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,6 +149,8 @@ class SegmentPlan:
         Samples of the segments that are transformed at a time, at least one segment.
     machine : Machine
         Memory limit and threads of a process.
+    writing : ResultWriting
+        Memory of tasks that store a block of the result.
     """
 
     function: str
@@ -122,6 +166,12 @@ class SegmentPlan:
     frequencies: int
     tile_samples: int
     machine: Machine
+    writing: ResultWriting = NOT_STORED
+
+    @property
+    def notation(self) -> str:
+        """Number and length of the segments, as text."""
+        return f"{self.count} segments of {self.nperseg} samples"
 
     @property
     def step(self) -> int:
@@ -190,6 +240,7 @@ class SegmentPlan:
         line = self.frequencies * np.dtype(self.out_dtype).itemsize
         block = rows * max(along) * nbytes
         around = 2 * self.edge * rows * nbytes if any(self.across) else 0
+        writing = 0
         if self.average == "mean":
             levels = math.ceil(math.log(2 * len(along), SUMMED_AT_A_TIME))
             waiting = min(2 * len(along), threads + SUMMED_AT_A_TIME * levels)
@@ -198,6 +249,7 @@ class SegmentPlan:
             across = (*map(len, self.across), 0)
             most = max(map(sum, zip(map(len, self.inside), across, strict=True)))
             spectra = 2 * threads * rows * most * line
+            writing = threads * self.writing.nbytes(rows * most * line, has_ends=True)
         else:  # rows of blocks are collected one after the other
             groups = min(threads, math.prod(map(len, other_chunks)))
             spectra = 2 * self.count * groups * rows * line
@@ -208,6 +260,7 @@ class SegmentPlan:
             tasks=TASKS_NBYTES * blocks,
             spectra=spectra,
             result=0 if self.average == "all" else all_rows * line,
+            writing=writing,
         )
 
     def _tile_nbytes(self, rows: int, threads: int) -> int:
@@ -244,23 +297,13 @@ class SegmentPlan:
                 text,
                 kind=MemoryLimitError,
             )
-        text = f"at least {enough_bytes(peak)} per process for {self.function} of these chunks "
-        text += f"with {self.machine.threads} threads, or smaller chunks, or fewer threads"
-        raise_invalid(
-            "memory_limit",
-            human_bytes(limit),
-            text,
-            kind=MemoryLimitError,
-        )
+        _refuse_above_limit(self.function, peak, self.machine)
 
     def explain(self) -> str:
         """Return the segments, the blocks and the forecast as text."""
         return "\n".join(self._lines())
 
     def _lines(self) -> list[str]:
-        parts = vars(self.expected)
-        limit = self.machine.memory_limit
-        budget = "no limit is known" if limit is None else f"of {human_bytes(limit)}"
         crossing = sum(map(len, self.across))
         return [
             f"{self.function} of {self.shape} {' and '.join(self.dtypes)} along axis {self.axis}",
@@ -270,13 +313,106 @@ class SegmentPlan:
             f"{tuple(map(max, self.chunks))}{', joined' if self.joined else ''}; {crossing} "
             "segments lie across edges",
             "",
-            "forecast",
-            f"    {'peak memory':14}{human_bytes(self.expected.peak_host)} {budget}, per process "
-            f"of {self.machine.threads} threads",
-            *(f"    {f'  {name}':14}{human_bytes(nbytes)}" for name, nbytes in parts.items()),
+            *_forecast_lines(self.expected, self.machine),
         ]
 
     def __repr__(self) -> str:
         peak = human_bytes(self.expected.peak_host)
-        segments = f"{self.count} segments of {self.nperseg} samples"
-        return f"<SegmentPlan: {self.function} of {self.shape}, {segments}, {peak} per process>"
+        name = f"{self.function} of {self.shape}"
+        return f"<SegmentPlan: {name}, {self.notation}, {peak} per process>"
+
+
+#: Temporary memory for a sample of a tile of an inverse, in complex numbers: the spectra, their
+#: FFTs, the slices and their pieces. Real ones take half of it.
+INVERSE_TILE_COPIES = 5.0
+
+
+@dataclass(frozen=True, repr=False)
+class OverlapAddPlan:
+    """Blocks of an inverse short-time transform, with a forecast of their memory.
+
+    Parameters
+    ----------
+    chunks : tuple of tuple of int
+        Blocks of the spectra: rows, frequencies, and slices last.
+    joined : bool
+        True if the blocks are made of others.
+    dtype, out_dtype : str
+        Dtypes of the spectra that are transformed, and of the samples.
+    nperseg, hop, nfft : int
+        Samples of a slice, samples from a slice to the next one, and length of its FFT.
+    tile_samples : int
+        Samples of the slices that are computed at a time, at least one slice.
+    machine : Machine
+        Memory limit and threads of a process.
+    """
+
+    chunks: tuple[tuple[int, ...], ...]
+    joined: bool
+    dtype: str
+    out_dtype: str
+    nperseg: int
+    hop: int
+    nfft: int
+    tile_samples: int
+    machine: Machine
+
+    @property
+    def reach(self) -> int:
+        """Slices of a block that overlap the next one."""
+        return -(-self.nperseg // self.hop) - 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the spectra."""
+        return tuple(map(sum, self.chunks))
+
+    @cached_property
+    def expected(self) -> SegmentForecast:
+        """Forecast of the memory."""
+        blocks = math.prod(map(len, self.chunks))
+        threads = min(self.machine.threads, blocks)
+        *row_chunks, frequency_chunks, slice_chunks = self.chunks
+        rows = math.prod(map(max, row_chunks))
+        most = max(slice_chunks)
+        column = rows * max(frequency_chunks) * np.dtype(self.dtype).itemsize
+        itemsize = np.dtype(self.out_dtype).itemsize
+        hops = 2 * self.reach + most + 1
+        samples = rows * hops * self.hop * itemsize
+        tile = min(max(self.nfft, self.tile_samples), rows * most * self.nfft)
+        # Pieces are padded to whole hops, and one slice may be shorter than a hop.
+        width = max(self.nfft, (self.reach + 1) * self.hop) / self.nfft
+        own_tile = INVERSE_TILE_COPIES * tile * width * itemsize
+        is_chirp = max(factorize(self.nfft), default=1) ** 2 > self.nfft > 64
+        lines, cached = FFT_LINES[is_chirp]
+        line = self.nfft * np.dtype(self.dtype).itemsize
+        waits = self.reach > 0  # a block for the last slices of the one before
+        return SegmentForecast(
+            blocks=(2 if self.joined or waits else 1) * threads * column * most,
+            edges=2 * (threads + 1) * self.reach * column,
+            tiles=math.ceil(threads * (own_tile + lines * line) + cached * line),
+            tasks=TASKS_NBYTES * blocks,
+            spectra=2 * threads * samples,
+            result=0,
+        )
+
+    def refuse_above_limit(self) -> None:
+        """Raise an error if the forecast exceeds the memory limit of a process."""
+        _refuse_above_limit("istft", self.expected.peak_host, self.machine)
+
+    def explain(self) -> str:
+        """Return the slices, the blocks and the forecast as text."""
+        lines = [
+            f"istft of {self.shape} {self.dtype}, slices along the last axis",
+            f"  {self.shape[-1]} slices of {self.nperseg} samples, one every {self.hop}; FFTs of "
+            f"length {self.nfft}",
+            f"  {math.prod(map(len, self.chunks))} blocks of at most "
+            f"{tuple(map(max, self.chunks))}{', joined' if self.joined else ''}",
+            "",
+            *_forecast_lines(self.expected, self.machine),
+        ]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        peak = human_bytes(self.expected.peak_host)
+        return f"<OverlapAddPlan: istft of {self.shape}, {peak} per process>"

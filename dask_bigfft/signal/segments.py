@@ -13,7 +13,7 @@ frequency. Its bias is that of B. Allen et al. (Phys. Rev. D 85, 2012, appendix 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, Unpack, cast
 
 import dask.array as da
@@ -58,7 +58,7 @@ from dask_bigfft.signal.segment_tasks import (
 from dask_bigfft.transforms.layout import even_chunks
 from dask_bigfft.transforms.spec import parse_axes
 
-__all__ = ["csd", "plan_segments", "welch"]
+__all__ = ["csd", "welch"]
 
 Average = Literal["mean", "median"]
 
@@ -225,7 +225,7 @@ class SegmentCall:
         return cast("Array", frequencies_of(self.keywords["nfft"], 1 / self.keywords["fs"]))
 
 
-def _parse_average(
+def parse_average(
     arrays: tuple[da.Array, ...],
     function: str,
     arguments: SegmentArguments,
@@ -474,7 +474,7 @@ def csd(
         average=average,
     )
     return _averaged(
-        _parse_average(
+        parse_average(
             parse_pair(x, y),
             "csd",
             arguments,
@@ -545,59 +545,10 @@ memory_limit, **options
     )
     arrays = (parse_array(x, "fft"),)
     return _averaged(
-        _parse_average(
+        parse_average(
             arrays,
             "welch",
             arguments,
             options,
         )
     )
-
-
-@keeps_kind
-def plan_segments(x: Any, y: Any = None, **keywords: Any) -> SegmentPlan:
-    """Return the plan of `welch`, or of `csd` for two arrays, without touching data.
-
-    Parameters
-    ----------
-    x, y : dask array or array-like
-        Arguments of `welch` (without `y`) or `csd`.
-    **keywords
-        The other arguments of the function, by name.
-
-    Returns
-    -------
-    SegmentPlan
-        Segments and blocks. ``expected.peak_host`` is a forecast of the peak memory in bytes per
-        process, without that of imports and of the tasks that make the input; ``explain()``
-        returns all of it as text.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        In the same cases as the function.
-
-    Examples
-    --------
-    >>> x = da.zeros(2**24, chunks=2**20)
-    >>> plan = plan_segments(x, nperseg=1024, memory_limit="100 MiB")
-    >>> plan.count, plan.expected.peak_host < 100 * 2**20
-    (32767, True)
-    """
-    names = {field.name for field in fields(SegmentArguments)}
-    values = {name: value for name, value in keywords.items() if name in names}
-    arguments = SegmentArguments(**values)
-    options: Any = {name: value for name, value in keywords.items() if name not in names}
-    if y is None:
-        return _parse_average(
-            (parse_array(x, "fft"),),
-            "welch",
-            arguments,
-            options,
-        ).plan
-    return _parse_average(
-        parse_pair(x, y),
-        "csd",
-        arguments,
-        options,
-    ).plan

@@ -1,4 +1,4 @@
-"""Short-time transforms: spectra of overlapping slices of a record, and back.
+"""Short-time transforms: spectra of overlapping slices of a record.
 
 Slices lie in blocks and across their edges, as the segments of averages do (see `segment_plan`). A
 block of the result has the slices that begin in a block of the samples::
@@ -8,9 +8,6 @@ block of the result has the slices that begin in a block of the samples::
                       |------|            |------|
                           |---+--|
     result       |p----------------q|r------------------s|
-
-The inverse adds slices where they overlap. A task has the slices of its block, and those at the end
-of the block before that reach into it.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,6 +24,7 @@ from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, parse_choice, parse_count, raise_invalid
 from dask_bigfft.kernels.views import empty_like, is_on_gpu
+from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.signal.arguments import (
     SignalOptions,
     in_chunks,
@@ -36,20 +34,17 @@ from dask_bigfft.signal.arguments import (
     refuse_unsupported,
     without_empty,
 )
-from dask_bigfft.signal.segment_plan import SegmentPlan
+from dask_bigfft.signal.segment_plan import NOT_STORED, SegmentPlan
 from dask_bigfft.signal.segment_tasks import GPU_TILE_SAMPLES, TILE_SAMPLES
 from dask_bigfft.signal.segments import around_edges, machine_of, parse_detrend, parse_rate
 from dask_bigfft.signal.short_time_tasks import (
-    SamplesOfSpectra,
     SliceFFT,
     SpectraOfSlices,
-    last_slices,
-    samples_of_block,
     slices_of_block,
 )
 from dask_bigfft.transforms.spec import parse_axes, work_dtype
 
-__all__ = ["istft", "spectrogram", "stft"]
+__all__ = ["spectrogram", "stft"]
 
 FFTMode = Literal["twosided", "centered", "onesided", "onesided2X"]
 Scaling = Literal["magnitude", "psd"]
@@ -166,7 +161,7 @@ def _parse_values(name: str, window: Any) -> Array:
     return values if values.dtype.kind in "fc" else values.astype(float)
 
 
-def _slice_fft(transform: scipy.signal.ShortTimeFFT, window: Array) -> SliceFFT:
+def slice_fft(transform: scipy.signal.ShortTimeFFT, window: Array) -> SliceFFT:
     """Return the FFT of slices of a short-time transform that are multiplied by a window."""
     roll = 0
     if transform.phase_shift is not None:
@@ -184,9 +179,6 @@ def _slice_fft(transform: scipy.signal.ShortTimeFFT, window: Array) -> SliceFFT:
     )
 
 
-# --- from samples to spectra ----------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class SliceArguments:
     """Arguments of a short-time transform that choose its slices, as `stft` has them."""
@@ -199,14 +191,45 @@ class SliceArguments:
     detr: Any = None
 
 
-def _spectra(
+@dataclass(frozen=True)
+class SliceCall:
+    """A validated call of `stft` or `spectrogram`.
+
+    Parameters
+    ----------
+    arrays : tuple of dask.array.Array
+        Samples of the slices of one or two arrays, in the blocks of the plan.
+    plan : SegmentPlan
+        Slices and blocks.
+    work : SpectraOfSlices
+        What is computed of the slices of a block.
+    """
+
+    arrays: tuple[da.Array, ...]
+    plan: SegmentPlan
+    work: SpectraOfSlices
+
+    def spectra(self) -> da.Array:
+        """Return the spectra, frequencies along the axis of the samples and slices last."""
+        self.plan.refuse_above_limit()
+        return _by_block(self.arrays, self.plan, self.work)
+
+
+def parse_call(
     arrays: tuple[da.Array, ...],
     function: str,
     arguments: WindowArguments,
     choice: SliceArguments,
     options: SignalOptions,
-) -> da.Array:
-    """Return the spectra of the slices of one array, or products of those of two."""
+    *,
+    slices_per_block: int | None = None,
+    writing: ResultWriting = NOT_STORED,
+) -> SliceCall:
+    """Return the validated call of a function on one or two arrays.
+
+    With `slices_per_block`, each block but the last one has so many slices, or more if they would
+    be shorter than a window.
+    """
     parse_signal_options(options)
     refuse_unsupported(
         options,
@@ -228,7 +251,7 @@ def _spectra(
     on_gpu = is_on_gpu(arrays[0]._meta)
     tile_samples = GPU_TILE_SAMPLES if on_gpu else TILE_SAMPLES
     work = SpectraOfSlices(
-        fft=_slice_fft(transform, transform.win.conj()),
+        fft=slice_fft(transform, transform.win.conj()),
         axis=axis,
         detrend=_parse_trend(choice.detr, transform.m_num),
         squared=is_power,
@@ -237,6 +260,9 @@ def _spectra(
         tile_samples=tile_samples,
     )
     chunks = list(padded[0].chunks)
+    if slices_per_block is not None:
+        length = slices_per_block * transform.hop
+        chunks[axis] = da.core.normalize_chunks(length, (padded[0].shape[axis],))[0]
     chunks[axis] = long_enough(chunks[axis], transform.m_num - 1)
     plan = SegmentPlan(
         function=function,
@@ -252,10 +278,13 @@ def _spectra(
         frequencies=transform.f_pts,
         tile_samples=tile_samples,
         machine=machine_of(options, on_gpu),
+        writing=writing,
     )
-    plan.refuse_above_limit()
-    spectra = _by_block([a.rechunk(plan.chunks) for a in padded], plan, work)
-    return in_chunks(spectra, options.get("chunks"))
+    return SliceCall(
+        tuple(a.rechunk(plan.chunks) for a in padded),
+        plan,
+        work,
+    )
 
 
 def _parse_trend(detr: Any, nperseg: int) -> Callable[[Array], Array] | None:
@@ -381,7 +410,7 @@ def _pad_block(
 
 
 def _by_block(
-    arrays: list[da.Array],
+    arrays: tuple[da.Array, ...],
     plan: SegmentPlan,
     work: SpectraOfSlices,
 ) -> da.Array:
@@ -488,7 +517,7 @@ def stft(
     >>> spectra.shape, spectra.chunks[1]
     ((26, 105), (35, 30, 30, 10))
     """
-    return _spectra(
+    call = parse_call(
         (parse_array(x, "fft"),),
         "stft",
         WindowArguments(
@@ -509,6 +538,7 @@ def stft(
         ),
         options,
     )
+    return in_chunks(call.spectra(), options.get("chunks"))
 
 
 @keeps_kind
@@ -570,7 +600,7 @@ def spectrogram(
     array([ 0.,  0., 64.,  0.,  0.,  0.,  0.,  0.,  0.])
     """
     arrays = (parse_array(x, "fft"),) if y is None or y is x else parse_pair(x, y)
-    return _spectra(
+    call = parse_call(
         arrays,
         "spectrogram",
         WindowArguments(
@@ -592,193 +622,4 @@ def spectrogram(
         ),
         options,
     )
-
-
-# --- from spectra to samples ----------------------------------------------------------------
-
-
-@keeps_kind
-def istft(
-    S: Any,
-    win: Any,
-    hop: int,
-    fs: float,
-    *,
-    fft_mode: FFTMode = "onesided",
-    mfft: int | None = None,
-    dual_win: Any = None,
-    scale_to: Scaling | None = None,
-    phase_shift: int | None = 0,
-    k0: int = 0,
-    k1: int | None = None,
-    f_axis: int = -2,
-    t_axis: int = -1,
-    **options: Unpack[SignalOptions],
-) -> da.Array:
-    """Return the inverse of a short-time Fourier transform.
-
-    Parameters
-    ----------
-    S : dask array or array-like
-        Spectra of slices, of any chunking; only read.
-    win, hop, fs, fft_mode, mfft, scale_to, phase_shift
-        Arguments of the `stft` that has made them.
-    dual_win : array-like, optional
-        Window that slices are multiplied by before they are added, by default the canonical one.
-    k0, k1 : int, optional
-        First sample of the result, and the end of the samples. By default they are those from
-        sample 0 to the end of the last slice: give the length of the original record as `k1`.
-    f_axis, t_axis : int
-        Axes of the frequencies and of the slices. The first slice is the first one that `stft`
-        makes by default.
-    chunks : "auto", "preserve", mapping or dask chunks, optional
-        Chunks of the result.
-    **options
-        See `stft`; `memory_limit` is refused.
-
-    Returns
-    -------
-    dask.array.Array
-        Lazy: samples along the axis of the frequencies, as
-        ``ShortTimeFFT(win, hop, fs, dual_win=dual_win, ...).istft(S, k0, k1)`` returns them; real
-        for a half of the frequencies. A block has the samples from the first slice of a block of
-        `S` to that of the next block.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For invalid arguments, and where windows leave gaps, so that there is no inverse.
-
-    Examples
-    --------
-    >>> x = da.arange(100, chunks=30) * 1.0
-    >>> spectra = stft(x, np.hanning(20), 5, 1.0)
-    >>> istft(spectra, np.hanning(20), 5, 1.0, k1=100).compute().round(6)[-3:]
-    array([97., 98., 99.])
-    """
-    parse_signal_options(options)
-    array = parse_array(S, "fft")
-    refuse_unsupported(options, array, "istft")
-    arguments = WindowArguments(
-        win,
-        hop,
-        fs,
-        fft_mode,
-        mfft,
-        scale_to,
-        phase_shift,
-        dual_win,
-    )
-    transform = parse_window(arguments)
-    if array.ndim < 2:
-        raise_invalid("S", f"{array.ndim} axes", "an axis of frequencies and one of slices")
-    (frequencies,) = parse_axes("f_axis", (f_axis,), array.ndim)
-    (slices,) = parse_axes("t_axis", (t_axis,), array.ndim)
-    if frequencies == slices:
-        raise_invalid("t_axis", t_axis, f"another axis than f_axis={f_axis}")
-    rows = [axis for axis in range(array.ndim) if axis not in (frequencies, slices)]
-    spectra = array.transpose([*rows, frequencies, slices])
-    samples = _samples(
-        spectra,
-        transform,
-        _parse_dual(transform),
-        k0,
-        k1,
-    )
-    place = frequencies if frequencies < samples.ndim else slices
-    order = [*range(samples.ndim - 1)]
-    order.insert(place, samples.ndim - 1)
-    return in_chunks(samples.transpose(order), options.get("chunks"))
-
-
-def _parse_dual(transform: scipy.signal.ShortTimeFFT) -> Array:
-    """Return the dual window; refuse windows that have none."""
-    try:
-        return cast("Array", transform.dual_win)
-    except ValueError:
-        allowed = f"a window whose slices, one every hop={transform.hop} samples, leave no gap"
-        raise_invalid("win", transform.win, allowed)
-
-
-def _samples(
-    spectra: da.Array,
-    transform: scipy.signal.ShortTimeFFT,
-    dual_window: Array,
-    k0: Any,
-    k1: Any,
-) -> da.Array:
-    """Return samples along the last axis, of frequencies along the second-last and slices."""
-    hop = transform.hop
-    nperseg = transform.m_num
-    middle = transform.m_num_mid
-    points = transform.f_pts
-    if spectra.shape[-2] != points:
-        raise_invalid("S", f"{spectra.shape[-2]} frequencies", f"{points} for this window")
-    least = nperseg - middle
-    slices = spectra.shape[-1]
-    if slices < transform.p_num(least):
-        need = f"at least {transform.p_num(least)} for this window"
-        raise_invalid("S", f"{slices} slices", need)
-    end_slice = slices + transform.p_min
-    k_max = (end_slice - 1) * hop + least
-    start = parse_count("k0", k0, transform.k_min, k_max - least)
-    stop = k_max
-    if k1 is not None:
-        stop = parse_count("k1", k1, max(start + least, least), k_max)
-    # The slices that SciPy adds. Those before the first one do not reach sample k0.
-    first = start // hop + (transform.p_min if start >= 0 else 0)
-    first = max(first, transform.p_min)
-    end = min(transform.p_max(stop), end_slice)
-    used = slice(first - transform.p_min, end - transform.p_min)
-    added = _overlapped(without_empty(spectra[..., used]), transform, dual_window)
-    origin = first * hop - middle
-    missing = stop - origin - added.shape[-1]
-    if missing > 0:  # samples behind the last slice
-        zeros = da.zeros_like(added, shape=(*added.shape[:-1], missing))
-        added = da.concatenate([added, zeros], axis=-1)
-    samples: da.Array = added[..., start - origin : stop - origin]
-    return samples
-
-
-def _overlapped(
-    spectra: da.Array,
-    transform: scipy.signal.ShortTimeFFT,
-    dual_window: Array,
-) -> da.Array:
-    """Return the sum of all slices, from the start of the first to the end of the last."""
-    on_gpu = is_on_gpu(spectra._meta)
-    hop = int(transform.hop)
-    complex_dtype = work_dtype(spectra.dtype)
-    dtype = np.empty(0, complex_dtype).real.dtype if transform.onesided_fft else complex_dtype
-    work = SamplesOfSpectra(
-        fft=_slice_fft(transform, dual_window),
-        dtype=dtype,
-        tile_samples=GPU_TILE_SAMPLES if on_gpu else TILE_SAMPLES,
-    )
-    reach = work.pieces - 1  # slices of a block that overlap the next one
-    cut = long_enough(spectra.chunks[-1], reach)
-    blocks = spectra.astype(complex_dtype).rechunk({-2: -1, -1: cut})
-    sources = [blocks]
-    if reach and len(cut) > 1:
-        # The tail of a block goes to the next one. The first block gets its own, and ignores it.
-        tails: Any = by_block(
-            last_slices,
-            blocks,
-            dtype=complex_dtype,
-            chunks=(*blocks.chunks[:-1], (reach,) * len(cut)),
-            count=reach,
-        )
-        sources.append(da.concatenate([tails[..., :reach], tails[..., :-reach]], axis=-1))
-    *lengths, last = (count * hop for count in cut)
-    chunks = (*blocks.chunks[:-2], (*lengths, last + transform.m_num - hop))
-    added: Any = da.map_blocks(
-        samples_of_block,
-        *sources,
-        dtype=dtype,
-        meta=empty_like(blocks._meta, blocks.ndim - 1, dtype),
-        chunks=chunks,
-        drop_axis=blocks.ndim - 2,
-        blocks=len(cut),
-        work=work,
-    )
-    return cast("da.Array", added)
+    return in_chunks(call.spectra(), options.get("chunks"))

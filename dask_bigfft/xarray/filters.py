@@ -639,7 +639,7 @@ def envelope(
     squared: bool = False,
     **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
-    """Return the envelope of a real array along a dimension.
+    """Return the envelope of a real array along a dimension: the absolute value of `hilbert`.
 
     Parameters
     ----------
@@ -664,7 +664,9 @@ def envelope(
         array,
         name,
         {**options},
+        bp_in=(None, None),
         squared=squared,
+        residual=None,
     )
     return _same(array, data)
 

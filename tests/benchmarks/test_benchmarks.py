@@ -40,6 +40,8 @@ PROGRAMS = {
         ["--only", "slabs*", "--repeat", "1", "--processes", "1", "--kernels", "scipy"],
         1,
     ),
+    "holes": ("--repeat 1 --kernels scipy", 3),
+    "slices": ("--repeat 1", 1),
     "limited": (["--only", "one axis, 64 MiB", "--repeat", "1"], 1),
     "clusters": (["--only", "first: 4096 blocks", "--repeat", "1"], 1),
     "guard": (f"--before {core.ROOT} --rows tall-8192*x16 --pairs 1 --repeat 1 --kernels scipy", 1),

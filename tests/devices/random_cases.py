@@ -88,7 +88,7 @@ SIGNALS = {
     "shift": lambda x, y: signal.shift(x, (0.5, 1.25)),
     "resample": lambda x, y: signal.resample(x, 100, axis=0),
     "downsample": lambda x, y: signal.downsample(x, 2),
-    "envelope": lambda x, y: signal.envelope(x.real, 0),
+    "envelope": lambda x, y: signal.envelope(x.real, residual=None, axis=0),
     "masked": lambda x, y: signal.convolve_masked(x.real, np.ones((3, 4)), x.real < 0),
     "known": lambda x, y: signal.power_spectrum(x, mask=y.real < 0),
     "gaps": lambda x, y: signal.fill_gaps(

@@ -86,7 +86,7 @@ def hostile():
 LONG = 2**31
 
 #: Values of arguments without a default, by their names.
-NEEDED = {**dict.fromkeys(("a", "x", "y", "f", "in1", "in2"), X), "array": FIELD}
+NEEDED = {**dict.fromkeys(("a", "x", "y", "z", "f", "in1", "in2"), X), "array": FIELD}
 NEEDED |= {"spectrum": fft.fftn(X), "n": 8, "target": 8, "transfer": np.ones(1)}
 NEEDED |= {"win": np.ones(4), "hop": 2, "fs": 1.0, "S": da.ones((3, 8), chunks=4), "fn": 0.5}
 NEEDED |= {"cutoff": 0.1, "band": (0.1, 0.2), "distance": 0.5, "num": 4, "factor": 2}

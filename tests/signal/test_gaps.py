@@ -8,7 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dask_bigfft import signal
-from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError, MemoryLimitError
 from dask_bigfft.testing.strategies import chunkings, random_array
 
 pytestmark = pytest.mark.usefixtures("small")
@@ -39,7 +39,7 @@ def iterated(
     limits,
     count,
 ):
-    """Return what some iterations of Papoulis and Gerchberg make of an array, and their changes."""
+    """Return what some iterations of Papoulis and Gerchberg make of an array, and their misfits."""
     keeps = True
     for axis, limit in enumerate(limits):
         shape = [1] * x.ndim
@@ -51,7 +51,7 @@ def iterated(
         x,
     )
     filled = known
-    changes = []
+    misfits = []
     for _ in range(count):
         limited = np.fft.ifftn(np.fft.fftn(filled) * keeps)
         limited = limited if x.dtype.kind == "c" else limited.real
@@ -60,10 +60,9 @@ def iterated(
             limited,
             known,
         )
-        size = np.linalg.norm(better[mask]) or 1
-        changes.append(np.linalg.norm(better - filled) / size)
+        misfits.append(np.linalg.norm(better - limited) / (np.linalg.norm(known) or 1))
         filled = better
-    return filled, changes
+    return filled, misfits
 
 
 @CASES
@@ -92,7 +91,7 @@ def test_the_iteration_is_that_of_papoulis_and_gerchberg(
         x,
     )
     limits = [0.11, 0.26][:ndim]
-    filled, changes = signal.fill_gaps(
+    filled, misfits = signal.fill_gaps(
         da.from_array(damaged, data.draw(chunkings(shape))),
         mask if data.draw(st.booleans()) else None,
         band=limits,
@@ -101,7 +100,7 @@ def test_the_iteration_is_that_of_papoulis_and_gerchberg(
     )
     assert (filled.dtype, filled.shape) == (dtype, x.shape)
     try:
-        values, steps = dask.compute(filled, changes)
+        values, steps = dask.compute(filled, misfits)
     except ArgumentError as error:
         assert "convergence factor of at least" in str(error)  # noqa: PT017
         return
@@ -144,12 +143,12 @@ def test_gaps_are_filled_with_band_limited_values(dtype):
         ).astype(dtype),
         chunks=(13, 10),
     )
-    filled, changes = signal.fill_gaps(
+    filled, misfits = signal.fill_gaps(
         a,
         band=[2.5 / 40, 2.5 / 24],
         iterations=25,
     )
-    values, steps = dask.compute(filled, changes)
+    values, steps = dask.compute(filled, misfits)
     assert np.abs(values - x).max() < 1e-3 * np.abs(x).max()
     assert steps[-1] < 1e-3 < steps[0]
 
@@ -192,13 +191,43 @@ def test_an_array_without_gaps_stays():
         "f8",
         0,
     )
-    filled, changes = signal.fill_gaps(
+    filled, misfits = signal.fill_gaps(
         da.from_array(x, chunks=9),
         band=0.2,
         iterations=2,
     )
     np.testing.assert_array_equal(filled, x)
-    np.testing.assert_array_equal(changes, 0)
+    outside = np.fft.fft(x)[np.abs(np.fft.fftfreq(40)) > 0.2]
+    misfit = np.linalg.norm(outside) / np.linalg.norm(np.fft.fft(x))
+    np.testing.assert_allclose(misfits, misfit, rtol=1e-10)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("rechunked", [True, False])
+def test_sources_are_read_again_where_they_do_not_fit(masked, rechunked):
+    x = band_limited((64, 48), 2, "f8")
+    mask = np.random.default_rng(0).random(x.shape) < 0.2
+    reads = []
+
+    def read(block):
+        reads.append(block.nbytes)
+        return block
+
+    damaged = da.from_array(np.where(mask, np.nan, x), chunks=(8, 48))
+    source = damaged.map_blocks(read, dtype="f8", meta=np.empty((0, 0)))
+    if rechunked:
+        source = source.rechunk((4, 48))
+    options = {"band": [2.5 / 64, 2.5 / 48], "iterations": 3, "tolerance": 0.9}
+    options["mask"] = mask if masked else None
+    expected = dask.compute(*signal.fill_gaps(source, **options))
+    assert len(reads) == 8  # once each
+    reads.clear()
+    with dask.config.set({"bigfft.exchange.carrier": "disk"}):
+        lazy = signal.fill_gaps(source, memory_limit=int(1.6 * x.nbytes), **options)
+        filled, misfits = dask.compute(*lazy)
+    assert len(reads) > 8
+    np.testing.assert_allclose(filled, expected[0], atol=1e-12 * np.abs(x).max())
+    np.testing.assert_allclose(misfits, expected[1], rtol=1e-9)
 
 
 REFUSED = [
@@ -216,6 +245,21 @@ REFUSED = [
         {"band": "low"},
         ArgumentTypeError,
         "band",
+    ),
+    (
+        {"band": 0.7},
+        ArgumentError,
+        "band.*at most the highest frequency",
+    ),
+    (
+        {"band": 2.6, "spacing": 0.2},
+        ArgumentError,
+        "band.*2.5",
+    ),
+    (
+        {"band": 0.1, "memory_limit": "100 B"},
+        MemoryLimitError,
+        "memory_limit",
     ),
     (
         {"band": 0.1, "iterations": 0},

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_bigfft import signal
-from dask_bigfft.errors import MemoryLimitError
+from dask_bigfft.errors import ArgumentError, MemoryLimitError
 from dask_bigfft.testing.strategies import chunks_of, random_array
 
 pytestmark = pytest.mark.usefixtures("sync")
@@ -96,3 +96,18 @@ def test_an_fft_length_that_is_too_large_is_named():
     x = da.ones(2**16, chunks=2**13)
     with pytest.raises(MemoryLimitError, match="`nfft`=2147483648"):
         signal.welch(x, nfft=2**31, memory_limit="1 GiB")
+
+
+PLANNED_WRONG = [
+    ({"function": "fft"}, ArgumentError, "function"),
+    ({"function": "csd"}, ArgumentError, "`y`"),
+    ({"function": "welch", "y": np.ones(64)}, ArgumentError, "`y`"),
+    ({"function": "stft", "win": np.ones(8), "fs": 1.0}, TypeError, "hop"),
+    ({"function": "stft", "win": np.ones(8), "hop": 0, "fs": 1.0}, ArgumentError, "hop"),
+]
+
+
+@pytest.mark.parametrize(("changed", "kind", "named"), PLANNED_WRONG)
+def test_wrong_arguments_of_plans_are_named(changed, kind, named):
+    with pytest.raises(kind, match=named):
+        signal.plan_segments(np.ones(64), **changed)

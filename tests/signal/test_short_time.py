@@ -556,7 +556,7 @@ REFUSED_BY_INVERSE = [
     ({"k1": 3}, "k1"),
     ({"f_axis": -1}, "t_axis"),
     ({"f_axis": 2}, "f_axis"),
-    ({"memory_limit": "1 GiB"}, "memory_limit"),
+    ({"device_memory_limit": "1 GiB"}, "device_memory_limit"),
 ]
 
 
@@ -565,3 +565,16 @@ def test_wrong_arguments_of_the_inverse_are_named(changed, named):
     arguments = {"S": da.zeros((6, 30), chunks=4), "win": np.ones(10), "hop": 5, "fs": 1.0}
     with pytest.raises(ArgumentError, match=named):
         signal.istft(**arguments | changed)
+
+
+def test_the_inverse_keeps_to_a_memory_limit():
+    spectra = da.zeros((513, 4096), chunks=(513, 512), dtype="c8")
+    window = {"win": np.hanning(1024), "hop": 256, "fs": 1.0}
+    plan = signal.plan_segments(spectra, function="istft", **window)
+    needed = plan.expected.peak_host
+    with dask.config.set(num_workers=plan.machine.threads):
+        signal.istft(spectra, memory_limit=needed, **window)
+        with pytest.raises(MemoryLimitError, match="memory_limit"):
+            signal.istft(spectra, memory_limit=needed - 1, **window)
+    assert "istft" in plan.explain()
+    assert "istft" in repr(plan)

@@ -1,0 +1,82 @@
+"""A program that stores the result of a signal function in nothing, with a pause before and after.
+
+Its arguments are a folder for scratch files, and a job as JSON: function, shape, chunks, dtype,
+memory limit and options.
+"""
+
+import json
+import sys
+
+import dask
+import dask.array as da
+import numpy as np
+from laws.prompt import Prompt
+
+from dask_bigfft import signal
+from dask_bigfft.kernels.copies import compile_at_once
+from dask_bigfft.system import return_freed
+
+WINDOW = {"win": np.hanning(1024), "hop": 256, "fs": 1.0}
+
+
+class Nothing:
+    """Sink that drops what is stored in it."""
+
+    def __setitem__(self, index, values):
+        pass
+
+
+def with_holes(block, part):
+    values = np.full_like(block, 2)
+    holes = np.random.default_rng(0).random(block.shape, np.float32) < part
+    values[holes] = np.nan
+    return values
+
+
+def field(shape, chunks, dtype, part):
+    ones = da.ones(shape, chunks=chunks, dtype=dtype)
+    if not part:
+        return ones * ones.dtype.type(2)  # blocks of ones hold one number each
+    return ones.map_blocks(with_holes, part, dtype=dtype, meta=ones._meta)
+
+
+def result_of(function, shape, chunks, dtype, limit, options):
+    """Return the lazy result, and the forecast of its memory, which may be the limit."""
+    if function in ("stft", "spectrogram", "istft"):
+        x = field(shape, chunks, dtype, 0)
+        arguments = {**WINDOW, **options, "memory_limit": limit}
+        plan = signal.plan_segments(x, function=function, **arguments)
+        return getattr(signal, function)(x, **arguments), plan.expected.peak_host
+    x = field(shape, chunks, dtype, 0.2)
+    if function == "convolve_masked":
+        kernel = np.ones(options.pop("kernel"))
+        return signal.convolve_masked(x, kernel, memory_limit=limit, **options), limit
+    filled, misfits = signal.fill_gaps(x, memory_limit=limit, **options)
+    return filled + misfits[-1].astype(filled.dtype) * 0, limit
+
+
+def main(folder, job):
+    compile_at_once()
+    function, shape, chunks, dtype, limit, options = json.loads(job)
+    settings = {
+        "scheduler": "threads",
+        "num_workers": 2,
+        "pool": Prompt(2),
+        "bigfft.scratch.directory": folder,
+    }
+    dask.config.set(settings)
+    return_freed()  # what glibc keeps of it depends on which thread had which block
+    small = [min(size, 2 * chunk) for size, chunk in zip(shape, chunks, strict=True)]
+    warm, _ = result_of(function, small, chunks, dtype, "1 GiB", dict(options))
+    da.store(warm, Nothing(), lock=False)  # makes what is made once
+    y, peak = result_of(function, shape, chunks, dtype, limit, options)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    da.store(y, Nothing(), lock=False)
+    figures = {"peak": peak, "nbytes": int(np.prod(shape)) * np.dtype(dtype).itemsize}
+    print(json.dumps(figures), flush=True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,81 @@
+"""The memory contract of short-time transforms and of arrays with holes: peak <= forecast."""
+
+import json
+
+import pytest
+from laws.test_memory import LAWS, MIB, OBJECTS, measured
+
+OF_SIGNALS = LAWS / "peak_of_signals.py"
+
+LONG = [2**24], [2**20]
+WIDE = [64, 2**18], [16, 2**16]
+SPECTRA = [513, 2**15], [513, 2**11]
+ROWS = [4, 513, 2**12], [2, 513, 2**9]
+
+#: Shape, chunks, dtype, forecast or limit in MiB, and options, and the least part that is used.
+FORECAST = {
+    "stft": (*LONG, "f4", 512, {}, 0.5),
+    "stft of rows": (*WIDE, "f8", 1024, {}, 0.5),
+    "stft, complex": (*LONG, "c16", 1024, {"fft_mode": "centered"}, 0.5),
+    "stft along axis 0": ([2**18, 16], [2**16, 4], "f4", 512, {"axis": 0}, 0.4),
+    "spectrogram": (*LONG, "f4", 512, {}, 0.5),
+    "spectrogram of rows": (*WIDE, "f4", 512, {"detr": "constant"}, 0.5),
+    "istft": (*SPECTRA, "c8", 512, {}, 0.5),
+    "istft of rows": (*ROWS, "c16", 512, {}, 0.4),
+    "istft, both halves": (
+        [1024, 2**13],
+        [1024, 2**10],
+        "c16",
+        512,
+        {"fft_mode": "twosided"},
+        0.4,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FORECAST)
+def test_short_time_transforms_take_no_more_than_forecast(case, tmp_path):
+    shape, chunks, dtype, limit, options, least = FORECAST[case]
+    function = case.partition(" ")[0].strip(",")
+    job = [function, shape, chunks, dtype, limit * MIB, options]
+    peak, figures = measured(OF_SIGNALS, tmp_path, json.dumps(job))
+    assert figures["peak"] <= limit * MIB
+    assert least * figures["peak"] <= peak.nbytes <= figures["peak"] + OBJECTS
+
+
+#: Arrays larger than their memory limit, which go through scratch files.
+LIMITED = {
+    "convolve_masked": ([256, 256, 256], [4, 256, 256], "f4", 40, {"kernel": [65, 65, 65]}),
+    "convolve_masked, short": ([4096, 4096], [64, 4096], "f4", 48, {"kernel": [5, 5]}),
+    "convolve_masked, NaN kept": (
+        [4096, 4096],
+        [64, 4096],
+        "f4",
+        48,
+        {"kernel": [2049, 5], "preserve_nan": True},
+    ),
+    "fill_gaps": (
+        [4096, 4096],
+        [64, 4096],
+        "f4",
+        48,
+        {"band": 0.1, "iterations": 3, "tolerance": 0.9},
+    ),
+    "fill_gaps, 3d": (
+        [256, 256, 256],
+        [4, 256, 256],
+        "f4",
+        40,
+        {"band": 0.1, "iterations": 2, "tolerance": 0.9},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LIMITED)
+def test_arrays_with_holes_keep_to_their_limit(case, tmp_path):
+    shape, chunks, dtype, limit, options = LIMITED[case]
+    function = case.partition(",")[0]
+    job = [function, shape, chunks, dtype, limit * MIB, options]
+    peak, figures = measured(OF_SIGNALS, tmp_path, json.dumps(job), cgroups=False)
+    assert figures["nbytes"] > figures["peak"]
+    assert peak.nbytes <= figures["peak"] + OBJECTS

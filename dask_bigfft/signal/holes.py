@@ -403,7 +403,7 @@ def _limit_of_a_transform(array: da.Array, options: dict[str, Any]) -> int | Non
         return None
     threads = machine_of(cast("SignalOptions", options), is_on_gpu(array._meta)).threads
     blocks_nbytes = threads * math.prod(array.chunksize) * (4 * array.dtype.itemsize + 1)
-    return max(1, (limit - blocks_nbytes) // 2)
+    return int(max(1, (limit - blocks_nbytes) // 2))
 
 
 def _requested_chunks(array: da.Array, options: dict[str, Any]) -> Any:

@@ -223,7 +223,7 @@ def test_sources_are_read_again_where_they_do_not_fit(masked, rechunked):
     assert len(reads) == 8  # once each
     reads.clear()
     with dask.config.set({"bigfft.exchange.carrier": "disk"}):
-        lazy = signal.fill_gaps(source, memory_limit=int(1.6 * x.nbytes), **options)
+        lazy = signal.fill_gaps(source, memory_limit=int(2.2 * x.nbytes), **options)
         filled, misfits = dask.compute(*lazy)
     assert len(reads) > 8
     np.testing.assert_allclose(filled, expected[0], atol=1e-12 * np.abs(x).max())

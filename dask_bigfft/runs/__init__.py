@@ -198,14 +198,13 @@ def run(
     """
     array = _lazy_source(source)
     _refuse_other_types(source, array, destination)
+    path = "." if array is not None else source
     file_arguments = {
         "scratch": scratch,
         "component": component,
         "block_size": block_size,
     }
     _parse_file_arguments(array, file_arguments)
-    if array is not None:
-        source = "."
     flags = {
         "resume": resume,
         "overwrite": overwrite,
@@ -215,7 +214,7 @@ def run(
     for argument, flag in flags.items():
         parse_flag(argument, flag)
     request = RunRequest(
-        Path(source),
+        Path(path),
         _path_of(destination),
         kind,
         component=component,

@@ -386,9 +386,11 @@ class OverlapAddPlan:
         is_chirp = max(factorize(self.nfft), default=1) ** 2 > self.nfft > 64
         lines, cached = FFT_LINES[is_chirp]
         line = self.nfft * np.dtype(self.dtype).itemsize
-        waits = self.reach > 0  # a block for the last slices of the one before
+        blocks_held = threads
+        if self.joined or self.reach > 0:  # a block waits for the last slices of the one before
+            blocks_held = 2 * threads + 1
         return SegmentForecast(
-            blocks=(2 if self.joined or waits else 1) * threads * column * most,
+            blocks=blocks_held * column * most,
             edges=2 * (threads + 1) * self.reach * column,
             tiles=math.ceil(threads * (own_tile + lines * line) + cached * line),
             tasks=TASKS_NBYTES * blocks,

@@ -563,7 +563,7 @@ def _with_ends(
     if not is_on_gpu(a._meta):
         return by_block(twiddle.ends_scaled, a, dtype=a.dtype, **arguments)
 
-    from dask_bigfft.gpu.own_gpu import waved_on_gpu
+    from dask_bigfft.gpu.on_gpu import waved_on_gpu
 
     dtype = np.empty(0, a.dtype).real.dtype if out else np.result_type(a.dtype, np.complex64)
     return by_block(

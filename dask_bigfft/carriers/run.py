@@ -375,7 +375,7 @@ class _RoundOfBlock:
             inside=overwrites,
         )
         if view.on_gpu:
-            from dask_bigfft.gpu.own_gpu import round_on_gpu
+            from dask_bigfft.gpu.on_gpu import round_on_gpu
 
             return round_on_gpu(job, view, self.operands)  # type: ignore[no-any-return]
         place = self.run.places[self.number]
@@ -408,7 +408,7 @@ class _RoundOfBlock:
         if not windows or is_cropped:
             return values
         if is_on_gpu(values):
-            from dask_bigfft.gpu.own_gpu import windows_on_gpu
+            from dask_bigfft.gpu.on_gpu import windows_on_gpu
 
             return windows_on_gpu(values, windows)  # type: ignore[no-any-return]
         return in_windows(values, windows)
@@ -465,7 +465,7 @@ def checked(
     """
     refuse_wrapped(values, index)
     if is_on_gpu(values):
-        from dask_bigfft.gpu.own_gpu import as_block
+        from dask_bigfft.gpu.on_gpu import as_block
 
         block: Array = as_block(values)
     else:

@@ -288,7 +288,7 @@ def release() -> None:
     with _process.lock:
         old_leases = _process.leases
         _process.leases = None
-    on_gpu = sys.modules.get("dask_bigfft.gpu.own_gpu")
+    on_gpu = sys.modules.get("dask_bigfft.gpu.on_gpu")
     if on_gpu is not None:  # which made plans
         on_gpu.forget_plans()
     if old_leases is not None:

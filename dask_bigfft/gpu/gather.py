@@ -17,8 +17,8 @@ from dask_bigfft.arrays import Block
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.gpu.links import gpus, home_of
+from dask_bigfft.gpu.on_gpu import Run
 from dask_bigfft.gpu.operations import dense
-from dask_bigfft.gpu.own_gpu import Run
 from dask_bigfft.gpu.peers import Choice, GpuTable, PeerCopies
 from dask_bigfft.kernels.copies import Segments
 from dask_bigfft.kernels.views import BlockView, is_on_gpu

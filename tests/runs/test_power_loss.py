@@ -21,7 +21,7 @@ zarr = pytest.importorskip("zarr")
 SLOW = bool(os.environ.get("BIGFFT_SLOW"))
 
 #: Every how many moments of a run the power is lost, and how many losses are tried then.
-EVERY, TIMES = (13, 15) if SLOW else (90, 3)
+EVERY, TIMES = (13, 15) if SLOW else (60, 3)
 
 LINE = np.random.default_rng(1).normal(size=2**12) + 0j
 

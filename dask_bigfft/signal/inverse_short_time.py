@@ -105,6 +105,7 @@ def istft(
 
     Examples
     --------
+    >>> from dask_bigfft.signal import stft
     >>> x = da.arange(100, chunks=30) * 1.0
     >>> spectra = stft(x, np.hanning(20), 5, 1.0)
     >>> istft(spectra, np.hanning(20), 5, 1.0, k1=100).compute().round(6)[-3:]

@@ -1,4 +1,4 @@
-"""The memory contract of short-time transforms: measured peak <= forecast <= limit."""
+"""The memory contract of short-time transforms and of filled gaps: peak <= forecast <= limit."""
 
 import json
 
@@ -41,3 +41,24 @@ def test_short_time_transforms_take_no_more_than_forecast(case, tmp_path):
     peak, figures = measured(OF_SIGNALS, tmp_path, json.dumps(job))
     assert figures["peak"] <= limit * MIB
     assert least * figures["peak"] <= peak.nbytes <= figures["peak"] + OBJECTS
+
+
+#: Shape, chunks and dtype of an array that is larger than its memory limit in MiB, and options.
+LIMITED = {
+    "a cube": (
+        [256, 256, 256],
+        [4, 256, 256],
+        "f4",
+        40,
+        {"band": 0.1, "iterations": 2, "tolerance": 0.9},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LIMITED)
+def test_filled_gaps_keep_to_their_limit(case, tmp_path):
+    shape, chunks, dtype, limit, options = LIMITED[case]
+    job = ["fill_gaps", shape, chunks, dtype, limit * MIB, options]
+    peak, figures = measured(OF_SIGNALS, tmp_path, json.dumps(job), cgroups=False)
+    assert figures["nbytes"] > figures["peak"]
+    assert peak.nbytes <= figures["peak"]

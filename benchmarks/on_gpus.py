@@ -25,8 +25,9 @@ from benchmarks import core
 from benchmarks.gpu import cupy, gpus
 from benchmarks.problems import blocks_of, phases
 from dask_bigfft import fft, plan
+from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.shards import exchange_map
-from dask_bigfft.gpu.gather import Crossing, crosses, gathered, spread, view_of
+from dask_bigfft.gpu.gather import Crossing, crosses, gathered, spread, view_on_gpu
 from dask_bigfft.gpu.links import gpus as gpus_here
 from dask_bigfft.gpu.peers import TRANSPORTS, transport_of
 from dask_bigfft.graph.cutting import cut_blocks
@@ -377,9 +378,9 @@ def exchange_alone(x: da.Array, count: int, repeat: int) -> float:
         homes = spread(exchange.target, homes)
         dtype = np.dtype(exchange.dtype)
         source = blocks.__getitem__
+        views = {index: view_of(shards, index, dtype, source) for index in homes}
         blocks = {
-            index: gathered(view_of(shards, index, dtype, source, home=home)).array
-            for index, home in homes.items()
+            index: gathered(view_on_gpu(view, homes[index])).array for index, view in views.items()
         }
 
     def exchange_once() -> None:

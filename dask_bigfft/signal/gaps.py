@@ -326,6 +326,7 @@ def fill_gaps(
         factor[(np.newaxis,) * array.ndim],
         *gap_sources.read(0),
         dtype=dtype,
+        chunks=array.chunks,
         meta=empty_like(array._meta, array.ndim, dtype),
         out_dtype=dtype,
         iterations=count,

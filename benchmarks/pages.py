@@ -438,6 +438,8 @@ one H200, rounds on pinned data: part of the bus | gpu.rounds | *pinned* | of_bu
 the same, data that is not pinned | gpu.rounds | *ring* | of_bus
 whole transforms of 16 GiB of pinned data: part of the bus | gpu.transforms | * | of_bus
 whole transforms of data that is not pinned: part of the bus | gpu.unpinned | * | of_bus
+filters of 4 GiB in one plan: seconds | gpu.filters | * | one plan
+the same: seconds of two plans over those of one | gpu.filters | * | gain
 bus slowed down to 6 GB/s: GPU over threads and GPU | gpu.hybrid | by=hybrid | gain_of_gpu
 1024^3 complex64 in 8 slabs on one H200: seconds | on_gpus.one | fftn, 1024*8x1x1 | bigfft
 the same, CuPy on the whole array | on_gpus.one | fftn, 1024*8x1x1 | cupy

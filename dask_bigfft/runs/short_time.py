@@ -235,6 +235,9 @@ class ShortTimeRun:
     def first_changed(self, samples: int) -> int:
         """Return the first column that differs from that of the record when it was shorter.
 
+        It is an earlier one if the padding behind the record needs the samples of its slice: those
+        before the first slice that is asked for are not read.
+
         Parameters
         ----------
         samples : int
@@ -243,8 +246,11 @@ class ShortTimeRun:
         size = self.transform.m_num
         if samples < 2 * size:  # padding at the start may be made of samples at the end
             return 0
-        last_whole = (samples - size + self.transform.m_num_mid) // self.transform.hop
-        return max(0, int(last_whole + 1 - self.transform.p_min))
+        hop = self.transform.hop
+        last_whole = (samples - size + self.transform.m_num_mid) // hop
+        behind = size + hop  # most samples of padding
+        last_ahead = (self.samples - behind - 1 + self.transform.m_num_mid) // hop
+        return max(0, int(min(last_whole + 1, last_ahead) - self.transform.p_min))
 
     def result_labels(self) -> Labels:
         """Return names, attributes and coordinates of the result."""

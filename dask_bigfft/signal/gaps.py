@@ -190,14 +190,15 @@ def _planned(
     take half of the memory.
     """
     machine = machine_of(options, is_on_gpu(array._meta))
-    block = math.prod(array.chunksize)
+    block_shape = tuple(max(cuts) for cuts in array.chunks)
+    block = math.prod(block_shape)
     blocks_nbytes = machine.threads * block * (2 * dtype.itemsize + 2 + array.dtype.itemsize)
     inner = cast("SignalOptions", {**options, "chunks": array.chunks})
     limit = parse_limit("memory_limit", options.get("memory_limit"))
     if limit is not None:
         least = 2 * blocks_nbytes
         if limit <= least:
-            need = f"more than {enough_bytes(least)} for blocks of shape {array.chunksize}"
+            need = f"more than {enough_bytes(least)} for blocks of shape {block_shape}"
             raise_invalid(
                 "memory_limit",
                 options["memory_limit"],

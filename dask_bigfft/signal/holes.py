@@ -105,7 +105,8 @@ class GapSources:
         """
         arrays = (array,) if missing is None else (array, missing)
         machine = machine_of(options, is_on_gpu(array._meta))
-        own_nbytes = sum(int(source.nbytes) for source in arrays) // machine.workers
+        sizes = [math.prod(source.shape) * source.dtype.itemsize for source in arrays]
+        own_nbytes = sum(sizes) // machine.workers
         others = 3 * own_nbytes if others_nbytes is None else others_nbytes
         limit = machine.memory_limit
         return cls(arrays, fit_memory=limit is None or own_nbytes + others <= limit)
@@ -402,7 +403,8 @@ def _limit_of_a_transform(array: da.Array, options: dict[str, Any]) -> int | Non
     if limit is None:
         return None
     threads = machine_of(cast("SignalOptions", options), is_on_gpu(array._meta)).threads
-    blocks_nbytes = threads * math.prod(array.chunksize) * (4 * array.dtype.itemsize + 1)
+    block = math.prod(max(cuts) for cuts in array.chunks)
+    blocks_nbytes = threads * block * (4 * array.dtype.itemsize + 1)
     return int(max(1, (limit - blocks_nbytes) // 2))
 
 

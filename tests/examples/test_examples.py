@@ -13,7 +13,7 @@ FOLDER = ["--folder", "field"]
 
 #: Arguments that make an example quick, and what it then says.
 SCRIPTS = [
-    ("first_transform", ["--n", 2**22], ["single chunk", r"rounds \{X1\} \{X2\}"]),
+    ("first_transform", ["--n", 2**22], ["single chunk", "part 2 of 2 of the FFT along axis 0"]),
     ("elevation", ["--chunk", 200], ["688 x 806, in 4 x 5 chunks"]),
     ("large_field", ["--gib", 0.002, *FOLDER], [r"forward +[\d.]+ s +[\d.]+ GB/s"]),
     ("larger_than_memory", ["--gib", 0.004, *FOLDER], ["nothing looks complete: True"]),

@@ -93,14 +93,12 @@ def software(ordinals: Iterable[int]) -> dict[str, str]:
     }
 
 
-def passed_by_kernel(values: npt.NDArray[Any], like: Any) -> tuple[Any, Any]:
-    """Return values on the device of an array, and what has to live until its stream is idle.
+def passed_by_kernel(values: npt.NDArray[Any]) -> tuple[Any, Any]:
+    """Return values on the current GPU, and what has to live until its stream is idle.
 
     A kernel reads the values from pinned memory. A copy engine would do large copies of other
-    streams before. Values stay where they are if the array is in host memory.
+    streams before.
     """
-    if isinstance(like, np.ndarray):
-        return values, None
     cp = cupy()
     pinned_memory = cp.cuda.alloc_pinned_memory(values.nbytes)
     host = np.frombuffer(pinned_memory, values.dtype, values.size).reshape(values.shape)

@@ -231,7 +231,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
 
     @property
     def is_referenced(self) -> bool:
-        """Whether the user still has the array, so that others may come to read it."""
+        """True if a variable still holds the array, which other functions may read then."""
         return self.array is not None and self.array() is not None
 
     def is_materialized(self) -> bool:

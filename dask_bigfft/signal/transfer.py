@@ -215,8 +215,8 @@ class FunctionOnTile(TileTransfer):
             opposite = -signed[_along(axis, slice(middle, middle + 1))]
             signed = np.concatenate([signed, opposite], axis)
         frequencies: Array = signed * (1.0 / (length * self.transfer.spacing[position]))
-        if isinstance(frequencies, np.ndarray):
-            frequencies, source = passed_by_kernel(frequencies, self.like)
+        if isinstance(frequencies, np.ndarray) and not isinstance(self.like, np.ndarray):
+            frequencies, source = passed_by_kernel(frequencies)
             self._sources.append(source)
         self._last[position] = (cut, frequencies)
         return frequencies

@@ -1,7 +1,8 @@
 """The rules of the FFT part of the array API standard, as a table.
 
-The standard's own suite is not published as a package. The rules are those of its text, version
-2024.12, tried on arrays in several chunks, and compared with sums by the definition.
+The standard's own suite is not published as a package. The rules follow version 2024.12 as we know
+it, and were not compared with its text line by line. They are tried on arrays in several chunks,
+and compared with sums by the definition.
 """
 
 import dask.array as da

@@ -279,6 +279,7 @@ def call(
     *arguments: Any,
     memory: str = "freed",
     limit: int = 0,
+    seconds: float = 1800.0,
 ) -> dict[str, Any]:
     """Return the result of a program's function in a new process.
 
@@ -292,11 +293,18 @@ def call(
         Name in `MEMORY`: what the process does with memory that it frees.
     limit : int
         Bytes of a memory cgroup around the process, 0 for none.
+    seconds : float
+        Time limit.
     """
     program = function.__module__.rpartition(".")[2]
     text = json.dumps(arguments, default=str)
     command = ["-m", "benchmarks", "--call", program, function.__name__, text]
-    return child(command, environment(memory), limit=limit)
+    return child(
+        command,
+        environment(memory),
+        limit=limit,
+        seconds=seconds,
+    )
 
 
 def in_turns(

@@ -5,7 +5,7 @@ result has twice as many bytes. Runs have a memory cgroup of 1 GiB where one can
 and write without compression. Four contestants take turns in processes of their own: `run()`, a
 plain copy of the bytes that it reads and writes, the same transform of a part of the record in
 memory, whose time is scaled to all of it, and `dask.array.overlap` with SciPy's FFT by hand. The
-larger one of the second and the third is the floor. The temporary folder needs about 25 GiB.
+larger one of the second and the third is the floor. The temporary folder needs about 13 GiB.
 """
 
 import dataclasses

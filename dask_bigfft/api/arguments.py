@@ -279,18 +279,25 @@ def parse_limit(argument: str, value: Any) -> int | None:
     return cast("int", config.get("bigfft.memory-limit", argument, value))
 
 
-def refuse_uneven(spec: TransformSpec, before: Chunks) -> None:
-    """Raise an error if an axis in several chunks has no equal digits, which Pease's variant needs.
+def refuse_unequal_digits(spec: TransformSpec, chunks: Chunks) -> None:
+    """Raise an error if the length of an axis in several chunks has no two or more equal digits.
+
+    Pease's variant needs lengths r**m, m at least 2. The sizes of the chunks do not matter.
 
     Parameters
     ----------
-    spec
+    spec : TransformSpec
         The transform.
-    before
+    chunks : tuple of tuple of int
         Chunks of the input.
+
+    Raises
+    ------
+    ArgumentError
+        For `variant`, with the first such axis and its length.
     """
     for axis, length in zip(spec.axes, spec.lengths, strict=True):
-        if len(before[axis]) > 1 and math.gcd(*factorize(length).values()) == 1:
+        if len(chunks[axis]) > 1 and math.gcd(*factorize(length).values()) == 1:
             allowed = f"lengths r**m, m at least 2, of axes in several chunks: axis {axis} has"
             raise_invalid("variant", "pease", f"{allowed} length {length}")
 
@@ -298,7 +305,8 @@ def refuse_uneven(spec: TransformSpec, before: Chunks) -> None:
 def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
     """Return the name of an installed FFT library for a dtype, and the reason for a fallback.
 
-    "auto" stands for the fastest library; on a cluster every worker must have it.
+    "auto" stands for the fastest library; on a cluster every worker must have it. The reason is a
+    text for `explain()`, empty if there is no fallback.
     """
     parse_type(
         "kernel",

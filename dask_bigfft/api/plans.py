@@ -16,7 +16,7 @@ from dask_bigfft.api.arguments import (
     parse_kernel,
     parse_limit,
     parse_rounds,
-    refuse_uneven,
+    refuse_unequal_digits,
 )
 from dask_bigfft.dask_private import ARRAY_EXPRESSIONS, original_of
 from dask_bigfft.errors import PlanError, parse_flag, raise_invalid
@@ -254,6 +254,8 @@ def _request(
 ) -> tuple[Request, str]:
     """Return the choices of the caller, and the reason for a fallback of the FFT library.
 
+    The reason is empty if there is no fallback.
+
     Parameters
     ----------
     a : dask.array.Array
@@ -264,10 +266,16 @@ def _request(
         Data movement within an axis, and factors per round if they were named.
     stored, writing, extras
         Arguments of `make_plan`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For keywords in `extras` that are not allowed; for `variant` "pease" without `rounds` if an
+        axis in several chunks has a length that is no power r**m with m at least 2.
     """
     chunks = tuple(tuple(map(int, axis_chunks)) for axis_chunks in a.chunks)
     if variant == "pease" and rounds is None:
-        refuse_uneven(spec, chunks)
+        refuse_unequal_digits(spec, chunks)
     kernel, fallback = parse_kernel(extras.get("kernel"), spec.work_dtype)
     is_resumable = stored is not None and stored.resumable
     request = Request(

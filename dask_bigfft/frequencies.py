@@ -175,8 +175,8 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For axes that were not transformed, and for other arrays, including those computed from a
-        spectrum.
+        For axes that were not transformed; for other arrays, including those computed from a
+        spectrum; and for results of inverse real transforms such as `irfft`, which are no spectra.
 
     Examples
     --------

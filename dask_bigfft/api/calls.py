@@ -53,9 +53,11 @@ def transforms_by(
 ) -> Callable[[Callable[[], None]], Callable[P, Result]]:
     """Return a decorator that makes a function of a name and a docstring.
 
-    The function calls `work` with its name and has the other parameters of `work`, with the
-    keywords in `Extras` written out. A docstring without parameters gets those of `transform`,
-    whose docstring describes the arguments of all transforms.
+    As a decorator of `work` itself, it binds the name of `work` to the returned decorator, which is
+    then written above an empty function: ``@forward`` above ``def fft()`` makes a function `fft`
+    that calls `forward` with "fft" as its first argument. It has the other parameters of `work`,
+    with the keywords in `Extras` written out. A docstring without parameters gets those of
+    `transform`, whose docstring describes the arguments of all transforms.
     """
     signature = inspect.signature(work)
     _, *parameters = signature.parameters.values()

@@ -273,12 +273,18 @@ def envelope(
     dask.array.Array
         Lazy, as `scipy.signal.envelope` returns it: envelope and residual along a new first axis,
         which can be unpacked, or the envelope alone. Real for real `z`; of single precision for
-        single-precision `z`. A NaN makes its line NaN.
+        single-precision `z`. A NaN makes its line NaN. An envelope alone is always real; with the
+        residual of complex `z` it is complex, with imaginary parts of 0.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
         For invalid arguments.
+
+    Notes
+    -----
+    If `n_out` is less than the number of frequencies in the band, the highest of them are dropped
+    from the envelope, as by SciPy.
 
     See Also
     --------
@@ -294,13 +300,13 @@ def envelope(
     parse_signal_options(options)
     array = without_empty(parse_array(z, "fft"))
     (along,) = parse_axes("axis", (axis,), array.ndim)
-    (n,) = nonempty(array, (along,))
+    (n,) = nonempty(array, (along,), "z")
     band = InputBand.parse(bp_in, n)
     count = n if n_out is None else parse_count("n_out", n_out, 1, 2**62)
     is_squared = parse_flag("squared", squared)
     if residual is not None:
         parse_choice("residual", residual, "lowpass", "all")
-    baseband = _baseband(
+    band_signal = _analytic_in_band(
         array,
         along,
         band,
@@ -309,37 +315,39 @@ def envelope(
     )
     amplitude = by_block(
         _amplitude,
-        baseband,
-        dtype=np.empty(0, baseband.dtype).real.dtype,
+        band_signal,
+        dtype=np.empty(0, band_signal.dtype).real.dtype,
         squared=is_squared,
     )
     amplitude = in_chunks(amplitude, options.get("chunks"))
     if residual is None:
         return amplitude
     is_real = array.dtype.kind != "c"
-    kept = Bins(n, band.rest(residual), is_even=is_real)
-    rest: Any = fourier_filter(
+    residual_bins = Bins(n, band.rest(residual), is_even=is_real)
+    residual_signal: Any = fourier_filter(
         array,
-        kept,
+        residual_bins,
         along,
         real=is_real,
         **options,
     )
     if count != n:
-        rest = resample(rest, count, axis=along, **options)
-    return cast("da.Array", da.stack([amplitude, rest.rechunk(amplitude.chunks)]))
+        residual_signal = resample(residual_signal, count, axis=along, **options)
+    return cast("da.Array", da.stack([amplitude, residual_signal.rechunk(amplitude.chunks)]))
 
 
-def _baseband(
+def _analytic_in_band(
     array: da.Array,
     along: int,
     band: InputBand,
     count: int,
     options: SignalOptions,
 ) -> da.Array:
-    """Return the analytic signal in a band, at `count` samples and any frequency shift.
+    """Return an array whose absolute value is that of the analytic signal in a band.
 
-    The absolute value is the same for all shifts.
+    At the array's own samples it is the analytic signal. At another number `count` of samples the
+    band is shifted to begin at frequency 0, which does not change absolute values. If `count` is
+    less than the number of frequencies in the band, the highest of them are dropped.
     """
     is_real = array.dtype.kind != "c"
     ranges = band.ranges(is_real)

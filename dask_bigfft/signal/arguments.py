@@ -234,8 +234,8 @@ def parse_inputs(
     """Return the validated arrays and windows of a convolution.
 
     With `strict`, mode "valid" also compares axes of length 1, as `scipy.signal.convolve` does.
-    Axes on which an input has length 1 are not convolved: the inputs are multiplied. The second
-    input of a correlation is then reversed.
+    Axes on which an input has length 1 are not convolved: the inputs are multiplied. Of these axes,
+    the second input of a correlation is reversed along those where the first one has length 1.
     """
     first = without_empty(parse_array(in1, "fftn"))
     second = without_empty(parse_array(in2, "fftn"))
@@ -366,12 +366,16 @@ def several_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
     return parse_axes("axes", several, ndim)
 
 
-def nonempty(array: da.Array, axes: Sequence[int]) -> tuple[int, ...]:
-    """Return the lengths of transformed axes; refuse 0."""
+def nonempty(
+    array: da.Array,
+    axes: Sequence[int],
+    argument: str = "x",
+) -> tuple[int, ...]:
+    """Return the lengths of transformed axes; refuse 0 in an error that names the argument."""
     lengths = tuple(array.shape[axis] for axis in axes)
     if 0 in lengths:
         need = "at least one element along every axis of a transform"
-        raise_invalid("x", f"shape {array.shape}", need)
+        raise_invalid(argument, f"shape {array.shape}", need)
     return lengths
 
 

@@ -231,7 +231,7 @@ def _chirp_transform(
     array : dask.array.Array
         The input.
     axis : int
-        Axis of n.
+        Axis of n, along which the input has elements.
     count : int
         Number of points k.
     points : Chirp
@@ -239,7 +239,6 @@ def _chirp_transform(
     options : SignalOptions
         The caller's keywords.
     """
-    nonempty(array, (axis,))
     n = array.shape[axis]
     before = _along(without_empty(array), points, axis)
     least_width = (n + count) // MOST_BLOCKS + 1
@@ -347,10 +346,11 @@ def czt(
     parse_signal_options(options)
     array = parse_array(x, "fft")
     (along,) = parse_axes("axis", (axis,), array.ndim)
+    nonempty(array, (along,))
     count = _parse_points(m, array.shape[along])
     start = _parse_number("a", a)
     if w is None:
-        square = Fraction(-1, max(count, 1))
+        square = Fraction(-1, count)
         growth = 0.0
     else:
         ratio = _parse_number("w", w)
@@ -426,6 +426,7 @@ def zoom_fft(
     parse_signal_options(options)
     array = parse_array(x, "fft")
     (along,) = parse_axes("axis", (axis,), array.ndim)
+    nonempty(array, (along,))
     count = _parse_points(m, array.shape[along])
     low, high = _parse_interval(fn)
     rate = parse_as(float, "fs", fs, "a positive number")
@@ -437,7 +438,7 @@ def zoom_fft(
     start = Fraction(low) / Fraction(rate)
     end = Fraction(high) / Fraction(rate)
     points = Chirp(
-        square=(start - end) / max(steps, 1),
+        square=(start - end) / steps,
         slope=-start,
     )
     return _chirp_transform(

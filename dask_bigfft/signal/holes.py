@@ -44,8 +44,8 @@ from dask_bigfft.transforms.spec import work_dtype
 
 __all__ = ["convolve_masked"]
 
-#: Sums of a kernel below which astropy refuses to divide by them.
-LEAST_SUM = 1e-2
+#: Minimum sum of a kernel to be normalized. Smaller and negative sums are refused, as by astropy.
+MIN_NORMALIZED_SUM = 1e-2
 
 #: Sums of a kernel that count as 0 where it is not normalized.
 ZERO_SUM = 1e-8
@@ -158,7 +158,7 @@ def _known_and_weights(
 
 @dataclass(frozen=True)
 class WeightedMean:
-    """Mean of known values from the convolutions of values and of weights.
+    """Mean of known values from the convolutions of values and of weights, the two layers.
 
     Parameters
     ----------
@@ -180,7 +180,11 @@ class WeightedMean:
     least: float
 
     def of_layers(self, layers: Array) -> Array:
-        """Return the mean for each element of two layers."""
+        """Return the mean for each element of two layers.
+
+        Layer 0 is the convolution of the values, 0 in holes. Layer 1 is that of the weights, or of
+        the holes if there is a `weight_sum`.
+        """
         number = layers.dtype.type
         sums = layers[0] * number(self.factor)
         if self.outside:
@@ -215,7 +219,18 @@ def _parse_kernel(
     normalize_kernel: Any,
     interpolates: bool,
 ) -> tuple[Array, float]:
-    """Return the kernel whose sum is 1 if it can be, and the factor of the result."""
+    """Return a kernel divided by a number, and the factor of its convolution.
+
+    ========================  ===================================  ============================
+    normalize_kernel          divisor                              factor
+    ========================  ===================================  ============================
+    True                      sum of the kernel                    1
+    False                     the sum, or 1 if the sum is about 0  the divisor, which it undoes
+    a function of the kernel  its result                           the divisor, which it undoes
+    ========================  ===================================  ============================
+
+    Elements that are not finite count as 0. A sum of about 0 is refused if `interpolates`.
+    """
     allowed = f"an array in memory of {array.ndim} axes of real numbers"
     values = getattr(kernel, "array", kernel)  # of astropy's kernels
     if isinstance(values, da.Array):
@@ -237,8 +252,8 @@ def _parse_kernel(
         )
         return numbers / divisor, divisor
     if parse_flag("normalize_kernel", normalize_kernel):
-        if total < LEAST_SUM:
-            need = f"a sum of at least {LEAST_SUM}, or normalize_kernel=False"
+        if total < MIN_NORMALIZED_SUM:
+            need = f"a sum of at least {MIN_NORMALIZED_SUM}, or normalize_kernel=False"
             raise_invalid("kernel", f"sum {total}", need)
         return numbers / total, 1.0
     if abs(total) >= ZERO_SUM:

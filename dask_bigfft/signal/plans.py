@@ -41,7 +41,8 @@ def plan_segments(
     function : {"welch", "csd", "stft", "spectrogram", "istft"}, optional
         Name of the function, by default "welch", or "csd" for two arrays.
     **keywords
-        The other arguments of the function, by name.
+        The other arguments of the function, by name. Required ones are needed here, too, such as
+        `win`, `hop` and `fs` of "stft".
 
     Returns
     -------
@@ -53,7 +54,8 @@ def plan_segments(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        In the same cases as the function.
+        In the same cases as the function. A missing argument of "stft", "spectrogram" or "istft" is
+        a `TypeError`, as in a call of the function.
 
     Examples
     --------
@@ -119,7 +121,10 @@ def _arguments(
     keywords: Mapping[str, Any],
     x: Any,
 ) -> dict[str, Any]:
-    """Return all arguments of a function by name, with its defaults."""
+    """Return all arguments of a function by name, with its defaults.
+
+    A missing argument raises the `TypeError` of a call.
+    """
     bound = inspect.signature(function).bind(x, **keywords)
     bound.apply_defaults()
     return bound.arguments

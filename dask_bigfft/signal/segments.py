@@ -221,8 +221,8 @@ class SegmentCall:
     def frequencies(self) -> Array:
         """Frequencies of the spectra."""
         is_onesided = self.keywords["return_onesided"]
-        frequencies_of = scipy.fft.rfftfreq if is_onesided else scipy.fft.fftfreq
-        return cast("Array", frequencies_of(self.keywords["nfft"], 1 / self.keywords["fs"]))
+        fftfreq = scipy.fft.rfftfreq if is_onesided else scipy.fft.fftfreq
+        return cast("Array", fftfreq(self.keywords["nfft"], 1 / self.keywords["fs"]))
 
 
 def parse_average(

@@ -285,12 +285,13 @@ class SamplesOfSpectra:
         spectra: Array,
         start: int,
     ) -> None:
-        """Add the samples of slices.
+        """Add the samples of slices to hops, in place.
 
         Parameters
         ----------
         hops : ndarray
-            Samples with hops along the second-last axis, and samples of a hop along the last.
+            Sums of samples, with hops along the second-last axis and samples of a hop along the
+            last. A slice is added to as many hops as it takes.
         spectra : ndarray
             Frequencies along the second-last axis, slices along the last.
         start : int

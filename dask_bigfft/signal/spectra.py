@@ -62,7 +62,10 @@ def _spectrum(
     onesided: Any,
     options: SignalOptions,
 ) -> da.Array:
-    """Return the power spectrum of one array, or the cross spectrum of two."""
+    """Return the power spectrum of one array, or the cross spectrum of two.
+
+    In a cross spectrum the spectrum of the first array is conjugated.
+    """
     _, along, spacing = parse_samples(
         arrays[0],
         axes,
@@ -71,6 +74,8 @@ def _spectrum(
     )
     real = all(a.dtype.kind != "c" for a in arrays)
     transforms = Transforms(along, nonempty(arrays[0], along), real)
+    scale = _scale(transforms.lengths, spacing, scaling)
+    is_onesided = parse_flag("onesided", onesided)
     chunks = options.get("chunks")
     first_plan = transforms.forward(arrays[0], options, "auto" if chunks is None else chunks)
     plans = [first_plan]
@@ -84,9 +89,9 @@ def _spectrum(
         _crossed,
         *spectra,
         dtype=dtype,
-        scale=_scale(transforms.lengths, spacing, scaling),
+        scale=scale,
         axes=spectrum_axes(first_plan),
-        onesided=parse_flag("onesided", onesided),
+        onesided=is_onesided,
         phase=product_phase(spectra[0], first_plan),
     )
 
@@ -100,7 +105,10 @@ def _crossed(
     phase: ProductPhase,
     block_id: Any,
 ) -> Array:
-    """Return scaled products, which include the missing half of a spectrum if `onesided`."""
+    """Return scaled products, which include the missing half of a spectrum if `onesided`.
+
+    Of two blocks, the first one is conjugated; one block is multiplied by its own conjugate.
+    """
     x = blocks[0]
     with phase.measured(x.nbytes):
         is_cross = len(blocks) == 2

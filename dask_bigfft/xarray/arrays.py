@@ -48,7 +48,6 @@ Labelled = TypeVar("Labelled", xr.DataArray, xr.Dataset)
 Dims = Hashable | Sequence[Hashable] | None
 Detrend = Literal["constant", "linear"] | None
 WindowName = str | tuple[Any, ...] | None
-Kind = Literal["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"]
 
 
 def listed(dim: Hashable | Sequence[Hashable]) -> list[Hashable]:
@@ -210,25 +209,28 @@ def _replaced(
     return replaced[list(dataset.data_vars)]
 
 
-def computed(
+def called_along(
     work: Callable[..., Any],
     arrays: Sequence[xr.DataArray],
     renamed: Mapping[Hashable, Hashable],
     extras: dict[str, Any],
     **arguments: Any,
 ) -> Any:
-    """Return the lazy result of a function of dask arrays along some dimensions.
+    """Return what a function of arrays returns for the data of some arrays, along some dimensions.
+
+    Functions of `fft` and `signal` return a lazy array, also for NumPy arrays. Nothing is computed
+    before `labelled_like` gives it dimensions.
 
     Parameters
     ----------
-    work
-        The function.
-    arrays
-        Arrays of the same dimensions.
-    renamed
-        Name in the result of each of the dimensions.
+    work : callable
+        The function, which takes arrays, `axes` and keywords.
+    arrays : sequence of DataArray
+        Arrays with the same dimensions in the same order.
+    renamed : mapping
+        The dimensions to work along, and the name of each in the result.
     extras, **arguments
-        Keywords of the function. `chunks` may name dimensions, as they were or as they will be.
+        Keywords of the function. `chunks` may name dimensions, by their names before and after.
     """
     axes = [arrays[0].get_axis_num(dim) for dim in renamed]
     names = [renamed.get(dim, dim) for dim in arrays[0].dims]
@@ -278,7 +280,10 @@ def rebuilt(
     data: Any,
     renamed: Mapping[Hashable, tuple[Hashable, Any]],
 ) -> xr.DataArray:
-    """Return the array with other data, and new names and coordinates of some dimensions."""
+    """Return the array with other data, and new names and coordinates of some dimensions.
+
+    The data are computed at once if they are lazy and the array is not, as by `labelled_like`.
+    """
     dims = [renamed[dim][0] if dim in renamed else dim for dim in array.dims]
     if len(set(dims)) < len(dims):
         raise_invalid("dim", list(renamed), f"dimensions whose new names are not in use: {dims}")
@@ -313,9 +318,10 @@ def labelled_like(
     dims: Sequence[Hashable],
     coords: Mapping[Any, Any],
 ) -> xr.DataArray:
-    """Return data with an array's name and attributes, lazy if the array is lazy.
+    """Return data with an array's name and attributes, lazy only if the array is lazy.
 
-    The name is set explicitly, because xarray would otherwise use the name of a dask array.
+    Lazy data of an array in memory are computed at once. The name is set explicitly, because xarray
+    would otherwise use the name of a dask array.
     """
     if is_lazy(data) and not is_lazy(array.data):
         data = data.compute()

@@ -22,7 +22,7 @@ from dask_bigfft.signal.convolution import Method
 from dask_bigfft.signal.passbands import By, Edge
 from dask_bigfft.xarray.arrays import (
     Dims,
-    computed,
+    called_along,
     labelled_like,
     mask_of,
     over_variables,
@@ -126,7 +126,7 @@ def _one(array: xr.DataArray, dim: Dims) -> Hashable:
 
 
 def _same(array: xr.DataArray, data: Any) -> xr.DataArray:
-    """Return an array with other data."""
+    """Return an array with other data, which are computed at once if the array is in memory."""
     return labelled_like(
         array,
         with_nan_warning(data),
@@ -142,12 +142,12 @@ def _along_axis(
     keywords: dict[str, Any],
     **arguments: Any,
 ) -> Any:
-    """Return the result of a function of one axis along a dimension."""
+    """Return the lazy array that a function of one axis makes of an array along a dimension."""
 
     def along(data: Any, axes: Sequence[int], **extras: Any) -> Any:
         return work(data, axis=axes[0], **extras)
 
-    return computed(
+    return called_along(
         along,
         [array],
         {dim: dim},
@@ -166,9 +166,9 @@ def _filtered(
     metres: bool,
     keywords: dict[str, Any],
 ) -> xr.DataArray:
-    """Return an array after a filter of `dask_bigfft.signal` along some dimensions."""
+    """Return an array after a filter of `dask_bigfft.signal`, lazy only if the array is lazy."""
     dims = parse_dims(array, dim, lambda _: True)
-    data = computed(
+    data = called_along(
         work,
         [array],
         {along: along for along in dims},
@@ -192,7 +192,11 @@ def _by_cutoff(
     metres: bool = False,
     **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
-    """Return an array after a filter with one cutoff."""
+    """Return an array after the filter `name` with one cutoff, lazy only if the array is lazy.
+
+    `transforms_by` turns this function into a decorator: `lowpass` below is this function with the
+    name "lowpass".
+    """
     keywords: dict[str, Any] = {
         **options,
         "cutoff": cutoff,
@@ -224,7 +228,10 @@ def _by_band(
     metres: bool = False,
     **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
-    """Return an array after a filter with two cutoffs."""
+    """Return an array after the filter `name` with two cutoffs, lazy only if the array is lazy.
+
+    As `_by_cutoff`, a decorator: `bandpass` is this function with the name "bandpass".
+    """
     keywords: dict[str, Any] = {
         **options,
         "band": band,
@@ -275,7 +282,8 @@ def lowpass() -> None:
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
+        With the coordinates and attributes of the array. Lazy if the array is, otherwise computed
+        at once.
 
     Raises
     ------
@@ -306,7 +314,8 @@ def highpass() -> None:
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
+        With the coordinates and attributes of the array. Lazy if the array is, otherwise computed
+        at once.
 
     Raises
     ------
@@ -330,7 +339,8 @@ def bandpass() -> None:
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
+        With the coordinates and attributes of the array. Lazy if the array is, otherwise computed
+        at once.
 
     Raises
     ------
@@ -352,7 +362,8 @@ def bandstop() -> None:
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
+        With the coordinates and attributes of the array. Lazy if the array is, otherwise computed
+        at once.
 
     Raises
     ------
@@ -404,7 +415,8 @@ def convolve(
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
+        With the coordinates and attributes of the array. Lazy if the array is, otherwise computed
+        at once.
 
     Raises
     ------
@@ -417,7 +429,7 @@ def convolve(
     def convolved(data: Any, axes: Any, **keywords: Any) -> Any:
         return signal.convolve(data, values, "same", method, **keywords)
 
-    data = computed(
+    data = called_along(
         convolved,
         [array],
         {name: name for name in dims},
@@ -455,7 +467,8 @@ def convolve_masked(
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
+        With the coordinates and attributes of the array. Lazy if the array is, otherwise computed
+        at once.
 
     Raises
     ------
@@ -468,7 +481,7 @@ def convolve_masked(
     def convolved(data: Any, axes: Any, **keywords: Any) -> Any:
         return signal.convolve_masked(data, values, mask_of(mask, array), **keywords)
 
-    data = computed(
+    data = called_along(
         convolved,
         [array],
         {name: name for name in dims},
@@ -511,7 +524,8 @@ def fill_gaps(
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
+        With the coordinates and attributes of the array. Lazy if the array is, otherwise computed
+        at once.
 
     Raises
     ------
@@ -558,7 +572,8 @@ def derivative(
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With the coordinates of the array, and its unit divided by that of the coordinate.
+        With the coordinates of the array, and its unit divided by that of the coordinate. Lazy if
+        the array is, otherwise computed at once.
 
     Raises
     ------
@@ -614,7 +629,8 @@ def hilbert(
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        Complex, with the coordinates and attributes of the array.
+        Complex, with the coordinates and attributes of the array. Lazy if the array is, otherwise
+        computed at once.
 
     Raises
     ------
@@ -651,7 +667,8 @@ def envelope(
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        Real, with the coordinates and attributes of the array.
+        Real, with the coordinates and attributes of the array. Lazy if the array is, otherwise
+        computed at once.
 
     Raises
     ------
@@ -694,7 +711,7 @@ def shift(
     -------
     xarray.DataArray or xarray.Dataset
         With the same coordinates: the value at x moves to x + distance. The array is taken to be
-        periodic.
+        periodic. Lazy if the array is, otherwise computed at once.
 
     Raises
     ------
@@ -768,7 +785,8 @@ def resample(
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With a coordinate whose steps are longer or shorter; others along `dim` are dropped.
+        With a coordinate whose steps are longer or shorter; others along `dim` are dropped. Lazy if
+        the array is, otherwise computed at once.
 
     Raises
     ------
@@ -809,7 +827,7 @@ def downsample(
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With every q-th value of the coordinates.
+        With every q-th value of the coordinates. Lazy if the array is, otherwise computed at once.
 
     Raises
     ------
@@ -817,7 +835,7 @@ def downsample(
         For invalid arguments.
     """
     dims = parse_dims(array, dim, lambda _: True)
-    data = computed(
+    data = called_along(
         signal.downsample,
         [array],
         {name: name for name in dims},
@@ -931,7 +949,8 @@ def unpad(array: xr.DataArray, dim: Dims = None, *, width: Any = None) -> xr.Dat
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With the coordinates and attributes of the array.
+        With the coordinates and attributes of the array. Lazy if the array is, otherwise computed
+        at once.
 
     Raises
     ------
@@ -992,7 +1011,8 @@ def coherence(
     Returns
     -------
     xarray.DataArray
-        Real, with dimension ``freq_x`` instead of ``x``, without a unit.
+        Real, with dimension ``freq_x`` instead of ``x``, without a unit. Lazy if `array` is,
+        otherwise computed at once.
 
     Raises
     ------
@@ -1044,7 +1064,7 @@ def transfer_function(
     -------
     xarray.DataArray
         Complex, with dimension ``freq_x`` instead of ``x``, and the unit of the output divided by
-        that of the input.
+        that of the input. Lazy if `array` is, otherwise computed at once.
 
     Raises
     ------

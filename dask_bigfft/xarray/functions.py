@@ -52,7 +52,8 @@ def fft() -> None:
     -------
     xarray.DataArray or xarray.Dataset
         Result with dimension ``freq_x`` instead of ``x``. Its coordinate is in cycles per unit of
-        ``x``, and has the distance of two frequencies as attribute ``spacing``.
+        ``x``, and has the distance of two frequencies as attribute ``spacing``. Lazy if the array
+        is, otherwise computed at once.
 
     Raises
     ------
@@ -116,7 +117,8 @@ def ifft() -> None:
     xarray.DataArray or xarray.Dataset
         With ``x`` in the place of ``freq_x``. Where attributes do not tell its coordinate, it
         begins at 0 with the step that belongs to the frequencies. Attributes are those of the array
-        that was transformed, or those of the spectrum if one of them was changed there.
+        that was transformed, or those of the spectrum if one of them was changed there. Lazy if the
+        array is, otherwise computed at once.
 
     Raises
     ------
@@ -232,7 +234,8 @@ def dct() -> None:
     -------
     xarray.DataArray or xarray.Dataset
         Result with dimension ``freq_x`` instead of ``x``, whose coordinate has the frequencies of
-        the cosines: of type 2, k / (2 N d) for N samples of distance d.
+        the cosines: of type 2, k / (2 N d) for N samples of distance d. Lazy if the array is,
+        otherwise computed at once.
 
     Raises
     ------

@@ -194,7 +194,7 @@ def stft(
     -------
     xarray.DataArray or xarray.Dataset
         Complex, with dimension ``freq_x`` instead of ``x`` and a last dimension ``x``, whose
-        coordinate has the middle of each slice.
+        coordinate has the middle of each slice. Lazy if the array is, otherwise computed at once.
 
     Raises
     ------
@@ -267,7 +267,7 @@ def spectrogram(
     -------
     xarray.DataArray or xarray.Dataset
         Real, as `stft` has it. The attribute ``units`` is squared, and divided by the unit of the
-        frequencies for ``scale_to="psd"``.
+        frequencies for ``scale_to="psd"``. Lazy if the array is, otherwise computed at once.
 
     Raises
     ------
@@ -334,7 +334,8 @@ def istft(
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With the dimension, coordinate and attributes from before the transform.
+        With the dimension, coordinate and attributes from before the transform. Lazy if the array
+        is, otherwise computed at once.
 
     Raises
     ------

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from dask_bigfft import signal
-from dask_bigfft.errors import parse_flag, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.signal.arguments import SignalOptions
 from dask_bigfft.signal.segments import Average
 from dask_bigfft.signal.spectra import Scaling
@@ -17,7 +17,7 @@ from dask_bigfft.xarray.arrays import (
     Detrend,
     Dims,
     WindowName,
-    computed,
+    called_along,
     mask_of,
     over_variables,
     parse_dims,
@@ -85,7 +85,23 @@ def _labelled(
 
 
 def aligned(array: xr.DataArray, other: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return two arrays of the same dimensions and coordinates, the second one transposed."""
+    """Return two arrays with the same dimensions and coordinates, the second one transposed.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If one of them is no `xarray.DataArray`.
+    ArgumentError
+        If dimensions, lengths or coordinates of `other` differ from those of `array`.
+    """
+    for argument, value in (("array", array), ("other", other)):
+        if not isinstance(value, xr.DataArray):
+            raise_invalid(
+                argument,
+                type(value).__qualname__,
+                "an xarray.DataArray",
+                kind=ArgumentTypeError,
+            )
     try:
         first, second = xr.align(
             array,
@@ -94,7 +110,7 @@ def aligned(array: xr.DataArray, other: xr.DataArray) -> tuple[xr.DataArray, xr.
             copy=False,
         )
         return first, second.transpose(*first.dims)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise_invalid("other", type(other).__qualname__, f"an array like the first ({error})")
 
 
@@ -111,6 +127,9 @@ def _spectrum(
 ) -> tuple[dict[Hashable, Samples], Any]:
     """Return samples by dimension, with the halved one last, and the spectrum by `work`."""
     dims = parse_dims(arrays[0], dim, lambda _: True)
+    corrects_window = parse_flag("window_correction", window_correction)
+    if corrects_window and window is None:
+        raise_invalid("window_correction", True, "False without a window")
     if real_dim is not None:
         dims = _with_last(dims, real_dim)
     sources = []
@@ -125,7 +144,7 @@ def _spectrum(
     samples = {name: samples_of(arrays[0], name) for name in dims}
     distances = [abs(own.spacing) for own in samples.values()]
     renamed = {name: f"{PREFIX}{name}" for name in dims}
-    data = computed(
+    data = called_along(
         work,
         sources,
         renamed,
@@ -133,10 +152,8 @@ def _spectrum(
         d=distances,
         scaling=scaling,
     )
-    if not parse_flag("window_correction", window_correction):
+    if not corrects_window:
         return samples, data
-    if window is None:
-        raise_invalid("window_correction", True, "False without a window")
     return samples, data / data.dtype.type(_power_of_windows(windows, scaling))
 
 
@@ -168,8 +185,8 @@ def _squared(
     half = list(samples)[-1] if all(array.dtype.kind != "c" for array in arrays) else None
     frequencies = {}
     for name, own in samples.items():
-        frequencies_of = np.fft.rfftfreq if name == half else np.fft.fftfreq
-        frequencies[name] = frequencies_of(own.length, own.spacing)
+        fftfreq = np.fft.rfftfreq if name == half else np.fft.fftfreq
+        frequencies[name] = fftfreq(own.length, own.spacing)
     shifted = []
     if parse_flag("shift", shift):
         shifted = [name for name in samples if name != half]
@@ -298,7 +315,8 @@ def power_spectrum(
     -------
     xarray.DataArray or xarray.Dataset
         Real, with dimension ``freq_x`` instead of ``x``. The attribute ``units`` is squared, and
-        divided by the units of the frequencies for a density.
+        divided by the units of the frequencies for a density. Lazy if the array is, otherwise
+        computed at once.
 
     Raises
     ------
@@ -359,7 +377,8 @@ def cross_spectrum(
     Returns
     -------
     xarray.DataArray
-        Complex; its phase is the phase of `other` minus that of `array`.
+        Complex; its phase is the phase of `other` minus that of `array`. Lazy if `array` is,
+        otherwise computed at once.
 
     Raises
     ------
@@ -414,7 +433,8 @@ def isotropic_power_spectrum(
     -------
     xarray.DataArray or xarray.Dataset
         With a dimension ``freq_r``, the middles of the bins, instead of the last of `dim`, and
-        without the others. It is not multiplied by ``freq_r``.
+        without the others. It is not multiplied by ``freq_r``. Lazy if the array is, otherwise
+        computed at once.
 
     Raises
     ------
@@ -484,6 +504,7 @@ def welch(
     -------
     xarray.DataArray or xarray.Dataset
         Real, with dimension ``freq_x`` instead of ``x``, and units as `power_spectrum` has them.
+        Lazy if the array is, otherwise computed at once.
 
     Raises
     ------
@@ -533,7 +554,7 @@ def csd(
     Returns
     -------
     xarray.DataArray
-        Complex, as `cross_spectrum` has it.
+        Complex, as `cross_spectrum` has it. Lazy if `array` is, otherwise computed at once.
 
     Raises
     ------

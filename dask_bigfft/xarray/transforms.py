@@ -24,7 +24,7 @@ from dask_bigfft.xarray.arrays import (
     Detrend,
     Dims,
     WindowName,
-    computed,
+    called_along,
     is_spectral,
     labelled_like,
     parse_dims,
@@ -61,7 +61,11 @@ def forward(
     true_amplitude: bool = False,
     **extras: Unpack[Extras],
 ) -> xr.DataArray:
-    """Return the transform into frequencies."""
+    """Return the transform `name` into frequencies.
+
+    `transforms_by` turns this function into a decorator of `functions`: `fft` is this function with
+    the name "fft".
+    """
     keywords: dict[str, Any] = {**extras}
     dims = parse_dims(array, dim, lambda _: True)
     shifted = _shifted_dims(name, dims, keywords) if parse_flag("shift", shift) else []
@@ -115,7 +119,7 @@ def forward_waves(
     overwrite_x: bool = False,
     **options: Unpack[Options],
 ) -> xr.DataArray:
-    """Return the transform into cosines or sines."""
+    """Return the transform `name` into cosines or sines; a decorator like `forward`."""
     dims = parse_dims(array, dim, lambda _: True)
     samples = _samples_before(name, array, dims, n)
     source, _ = prepared(
@@ -173,7 +177,7 @@ def _spectrum_of(
 
     `work` is a forward transform, or the function that plans it.
     """
-    return computed(
+    return called_along(
         work,
         [array],
         {old: f"{PREFIX}{old}" for old in samples},
@@ -299,7 +303,10 @@ def inverse(
     true_amplitude: bool = False,
     **extras: Unpack[Extras],
 ) -> xr.DataArray:
-    """Return the inverse transform; `n` is the length of the last dimension in the result."""
+    """Return the inverse transform `name`; `n` is the length of the last dimension in the result.
+
+    A decorator like `forward`.
+    """
     keywords: dict[str, Any] = {**extras}
     dims = parse_dims(array, dim, is_spectral(array))
     half = dims[-1] if name == "irfft" else None
@@ -343,7 +350,7 @@ def inverse_waves(
     overwrite_x: bool = False,
     **options: Unpack[Options],
 ) -> xr.DataArray:
-    """Return the inverse of a transform into cosines or sines."""
+    """Return the inverse of a transform into cosines or sines; a decorator like `forward`."""
     dims = parse_dims(array, dim, is_spectral(array))
     samples, _ = _samples_after(name, array, dims, None)
     for old, own in samples.items():
@@ -405,7 +412,7 @@ def _samples_of_spectrum(
     lengths = []
     for old, own in samples.items():
         lengths.append(own.length if old == half else own.spectrum_length(spectrum.sizes[old]))
-    return computed(
+    return called_along(
         work,
         [spectrum],
         {old: own.dim for old, own in samples.items()},
@@ -420,13 +427,26 @@ def _restored(
     data: Any,
     samples: Mapping[Hashable, Samples],
 ) -> xr.DataArray:
-    """Return data of the inverse of a spectrum, with the coordinates and attributes from before."""
-    coords = {}
-    for old, own in samples.items():
-        count = data.shape[array.get_axis_num(old)]  # of a Hermitian sequence half is stored
-        coords[old] = own.dim, own.coordinate(count)
-    restored = rebuilt(array, data, coords)
-    coordinates = [array[old].attrs for old in samples]
+    """Return the inverse of a spectrum with the dimensions and coordinates of the original array.
+
+    Its attributes are those of the original array, too. They are taken from the attributes of the
+    spectrum and its frequencies.
+
+    Parameters
+    ----------
+    array : DataArray
+        The spectrum.
+    data : array
+        Its inverse transform.
+    samples : mapping
+        Samples of the original array by the dimension of frequencies that has replaced theirs.
+    """
+    dims_and_coords = {}
+    for freq_dim, own in samples.items():
+        count = data.shape[array.get_axis_num(freq_dim)]  # of a Hermitian sequence half is stored
+        dims_and_coords[freq_dim] = (own.dim, own.coordinate(count))
+    restored = rebuilt(array, data, dims_and_coords)
+    coordinates = [array[freq_dim].attrs for freq_dim in samples]
     restored.attrs = source_attrs(array.attrs, coordinates, array.name)
     return restored
 
@@ -460,7 +480,7 @@ def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
 
 @transforms_by
 def both_shifted(name: str, array: xr.DataArray, dim: Dims = None) -> xr.DataArray:
-    """Return the array with values and coordinates shifted along some dimensions."""
+    """Return the array with values and coordinates shifted; a decorator like `forward`."""
     dims = parse_dims(array, dim, is_spectral(array))
     data = getattr(transforms, name)(array.data, [array.get_axis_num(old) for old in dims])
     places = {old: getattr(np.fft, name)(np.arange(array.sizes[old])) for old in dims}

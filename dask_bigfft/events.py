@@ -497,7 +497,10 @@ class Record:
         return self._rss
 
     def _record_of(self, token: str, place: str, rss: int) -> PlanRecord:
-        """Return the record of a plan, which is the latest one from now on; the lock is held."""
+        """Return the record of a plan, which is made if there is none; the lock is held.
+
+        It is the latest one from now on. The oldest records above `KEPT_PLANS` are dropped.
+        """
         plans = self._plans.get(place)
         if plans is None:
             plans = OrderedDict[str, PlanRecord]()

@@ -243,7 +243,7 @@ def whole_result(
     token : str
         Token of the plan in task names.
     blocks : sequence of ndarray
-        All blocks, of one dtype.
+        All blocks, at least one, of one dtype.
     cuts : sequence of tuple of slice
         Slices of the result for each block.
     shape : tuple of int

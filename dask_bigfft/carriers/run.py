@@ -500,9 +500,9 @@ def reported(task: TaskFunction) -> TaskFunction:
 def block_task(function: TaskFunction) -> TaskFunction:
     """Return a task that computes a block after an exchange and its round by a function.
 
-    The task's arguments are ``(run, number, block, operand_numbers, *operands, *inputs)``; the
-    function gets the operands by number. A recorded result is not computed again, and
-    `PlanRun.deliver` returns the result of a new block.
+    The task's arguments are ``(run, number, block, operand_numbers, *operands, *inputs)``, with one
+    operand for each number; the function gets the operands by number. A recorded result is not
+    computed again, and `PlanRun.deliver` returns the result of a new block.
     """
 
     def task(
@@ -510,18 +510,19 @@ def block_task(function: TaskFunction) -> TaskFunction:
         number: int,
         block: Block,
         operand_numbers: tuple[int, ...],
-        *inputs: Any,
+        *operands_and_inputs: Any,
     ) -> Any:
         recorded = run.recorded(number, block)
         if recorded is not None:
             return recorded[0]
-        operands = dict(zip(operand_numbers, inputs, strict=False))
+        count = len(operand_numbers)
+        operands = dict(zip(operand_numbers, operands_and_inputs[:count], strict=True))
         values = function(
             run,
             number,
             block,
             operands,
-            *inputs[len(operand_numbers) :],
+            *operands_and_inputs[count:],
         )
         return run.deliver(number, block, values)
 

@@ -93,7 +93,11 @@ class StorageError(RuntimeError):
         missing: int,
         worker: str,
     ) -> "StorageError":
-        """Return the error for a file of which `missing` bytes could not be written."""
+        """Return the error for a file that could not be written.
+
+        If the disk or a quota is full, or the file too large (ENOSPC, EDQUOT, EFBIG), its text has
+        the number of `missing` bytes.
+        """
         text = explained(
             path,
             error,

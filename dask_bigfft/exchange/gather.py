@@ -197,7 +197,7 @@ def _stored_runs(
         origin = product.exchange.source.axes[axis].groups[0].bounds[source[axis]]
         own_steps = steps[first_digit : first_digit + digits]
         row = int(product.chosen[axis, copy])
-        own_runs, width, stride = _runs(
+        own_runs, width, stride = _runs_of_piece(
             pieces,
             row,
             origin,
@@ -211,27 +211,45 @@ def _stored_runs(
     return runs, widths, strides
 
 
-def _runs(
+def _runs_of_piece(
     pieces: Pieces,
     row: int,
     origin: int,
-    steps: list[int],
+    memory_steps: list[int],
     itemsize: int,
 ) -> tuple[list[tuple[int, int]], int, int]:
     """Return the runs of a piece: its contiguous intervals along an axis of the stored array.
 
-    Digits are outermost first. Inner ones are joined while they continue each other there, at one
-    stride in memory.
+    Digits are outermost first. The innermost ones are joined to a run as long as each continues the
+    ones inside of it in the stored array, and their values have one common stride in memory.
 
-    The result is a list of the first value of each run and its offset in memory, in bytes, the
-    number of values in a run, and their stride in memory. `steps` are the digits' strides there.
+    Parameters
+    ----------
+    pieces : Pieces
+        Table of pieces, whose side 0 is the stored array.
+    row : int
+        Row of the piece in the table.
+    origin : int
+        Value of the stored array at which places of side 0 begin.
+    memory_steps : list of int
+        Stride of each digit in the memory that is filled, in bytes. The strides of side 0 are those
+        in the stored array, in values.
+    itemsize : int
+        Bytes of a value.
+
+    Returns
+    -------
+    list of (int, int)
+        First value of each run, and its offset in memory in bytes.
+    int, int
+        Number of values in a run, and their stride in memory in bytes.
     """
     source = pieces.sides[0]
     source_steps = source.steps[row].tolist()
     digits = zip(
         pieces.counts[row].tolist(),
         source_steps,
-        steps,
+        memory_steps,
         strict=True,
     )
     outer_digits = [digit for digit in digits if digit[0] != 1]

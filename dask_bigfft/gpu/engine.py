@@ -197,7 +197,13 @@ def readable(
 
 
 def _in_digits_of_tiles(tiles: BlockTiles, segmented: SegmentedView) -> SegmentedView | None:
-    """Return a block with a dimension for each digit of the tiles; None if it has other digits."""
+    """Return a block with a dimension for each digit of the tiles, or None.
+
+    It is None if digits of the tiles have another product than the length of their dimension, as
+    those of a whole spectrum of which the block has half. It is None, too, if a dimension to be
+    split already has several digits in the block. A dimension of one digit stays as it is, and
+    the length of that digit is not read.
+    """
     shape = segmented.shape
     factors: list[tuple[int, ...]] = [(n,) for n in shape]
     round_ = tiles.job.round

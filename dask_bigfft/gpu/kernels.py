@@ -35,7 +35,8 @@ TOUCHED = 128
 #: Edge of the square tile of a transpose in shared memory.
 TILE = 32
 
-#: Elements per thread and iteration, to have several loads in flight.
+#: Elements per thread and iteration, to have several loads in flight. The threads of a block load a
+#: whole tile in one iteration: TILE is AT_A_TIME * (THREADS // TILE).
 AT_A_TIME = 4
 
 #: Grid size of a kernel on device memory, enough to fill any GPU.
@@ -176,6 +177,8 @@ class _Kernel:
         self.unit = _UNITS[itemsize]
         self.functions = ""
         self.statements = ""
+        #: Dimensions of the factors whose index the statements use.
+        self.index_dims = set[int]()
         #: Parameters of the kernel and their values, in order.
         self.parameters = list[str]()
         self.numbers = list[Any]()
@@ -219,7 +222,7 @@ class _Kernel:
             conjugate = by.conjugate
             factored = bool(by.factors)
             statements = self._factors(by)
-        self.statements = self._indices(by, groups, statements) + statements
+        self.statements = self._indices(by, groups) + statements
         product = "d = times(d, by.w);" if factored else "d.x *= by.w.x; d.y *= by.w.x;"
         self.functions = f"""
 __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
@@ -233,15 +236,21 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
 }}
 """
 
-    def _indices(self, by: Multiply | Product, groups: Sequence[Any], statements: str) -> str:
-        """Return the statements for the index `k` along each axis of the factors."""
+    def _index_name(self, dim: int) -> str:
+        """Return the name of the index along a dimension of the factors, which will be computed."""
+        self.index_dims.add(dim)
+        return f"k{dim}"
+
+    def _indices(self, by: Multiply | Product, groups: Sequence[Any]) -> str:
+        """Return the statements that compute all indices of which `_index_name` gave the name.
+
+        Lengths that they need become parameters of the kernel.
+        """
         wide = any(math.prod(by.shape[d] for d in dims) > _NARROW for dims in groups)
         kind = "u64" if wide else "u32"
         group_of_dim = {dim: number for number, dims in enumerate(groups) for dim in dims}
         lines = []
-        for dim in range(len(by.shape)):
-            if f"k{dim})" not in statements:
-                continue
+        for dim in sorted(self.index_dims):
             index = "0ull"
             if dim in group_of_dim:
                 number = group_of_dim[dim]
@@ -263,7 +272,10 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
         group_index: str,
         kind: str,
     ) -> str:
-        """Return the expression for the index along a dimension of a group of dimensions."""
+        """Return the expression for the index along a dimension of a group of dimensions.
+
+        Lengths that it needs become parameters of the kernel.
+        """
         expression = group_index
         inner_dims = dims[dims.index(dim) + 1 :]
         if inner_dims:
@@ -280,7 +292,8 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
             prefix = f"{name}_{number}"
             start = by.start(term)
             end = start + by.shape[term.dim]
-            digit = f"({self.add('u64', f'{prefix}_start', start)} + k{term.dim})"
+            index = self._index_name(term.dim)
+            digit = f"({self.add('u64', f'{prefix}_start', start)} + {index})"
             if end > term.size:
                 digit = f"({digit} % {self.add('u64', f'{prefix}_size', term.size)})"
                 end = term.size
@@ -338,7 +351,8 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
         place = "0"
         for dim, n in enumerate(by.other):
             if n != 1:
-                place = f"({place}) * {self.add('u64', f'o{dim}', n)} + (k{dim})"
+                index = self._index_name(dim)
+                place = f"({place}) * {self.add('u64', f'o{dim}', n)} + ({index})"
         return f"    {{ const {self.unit} o = {name}[{place}]; w.x = o.x; w.y = o.y; }}"
 
     def weight(self, name: str) -> str:
@@ -481,33 +495,44 @@ for (u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x; first < count;
     )
 
 
-def _turn(
+def _transpose(
     op: Strided,
     dims: list[Dim],
-    column: Dim,
+    column_dim: Dim,
     ends: tuple[int, int],
 ) -> None:
-    """Transpose through square tiles: columns are dense in the source, rows in the target.
+    """Enqueue a copy through square tiles in shared memory, which are read and written densely.
 
     The x index of the grid runs over tiles, the y index over the other dimensions.
+
+    Parameters
+    ----------
+    op : Strided
+        The copy.
+    dims : list of Dim
+        Its dimensions. The last one is dense in the target: its target stride is 1.
+    column_dim : Dim
+        Another one of them, dense in the source: its source stride is 1.
+    ends : tuple of int
+        Addresses of the first source and target element.
     """
-    row = dims[-1]
+    row_dim = dims[-1]
     by = op.by
-    others = [dim for dim in dims if dim is not row and dim is not column]
+    others = [dim for dim in dims if dim is not row_dim and dim is not column_dim]
     call = _Kernel(
-        (*others, row, column),
+        (*others, row_dim, column_dim),
         np.dtype(op.dtype).itemsize,
         ends,
         by,
     )
-    n = row[0]
-    m = column[0]
+    n, source_row, _, _ = row_dim
+    m, _, target_row, _ = column_dim
     batch = len(others)
     lines = THREADS // TILE
     call.add("u64", "n", n)
     call.add("u64", "m", m)
-    call.add("long long", "source_row", row[1])
-    call.add("long long", "target_row", column[2])
+    call.add("long long", "source_row", source_row)
+    call.add("long long", "target_row", target_row)
     from_, to = call.dims(others)
     tiles = -(-n // TILE) * -(-m // TILE)
     count = math.prod(dim[0] for dim in others)
@@ -561,12 +586,12 @@ def strided(op: Strided, source: int, target: int) -> None:
     first_source = source + op.source_start * itemsize
     first_target = target + op.target_start * itemsize
     dims = merged(op.counts, op.source, op.target)
-    column = next((dim for dim in dims[:-1] if dim[1] == 1), None)
-    if column is not None and dims[-1][2] == 1:
-        _turn(
+    column_dim = next((dim for dim in dims[:-1] if dim[1] == 1), None)
+    if column_dim is not None and dims[-1][2] == 1:
+        _transpose(
             op,
             dims,
-            column,
+            column_dim,
             (first_source, first_target),
         )
     else:

@@ -76,9 +76,9 @@ class PeerCopies:
         self.begun: Any = None
         #: Copies by GPU and dtype of their sources.
         self.copies: dict[tuple[int, np.dtype[Any]], list[TableCopy]] = {}
-        #: End of the copies in each side stream, by GPU.
+        #: End of the enqueued copies in each side stream, by GPU, until `finish`.
         self._ends: dict[int, Any] = {}
-        #: Bytes moved between GPUs, by event.
+        #: Bytes of the enqueued copies between GPUs, by event, until `finish`.
         self._moved: dict[str, int] = {}
 
     def run(self, moment: Any = None) -> None:
@@ -96,7 +96,11 @@ class PeerCopies:
                 self._gpus.join(homes)
 
     def _enqueue(self, events: list[Any]) -> None:
-        """Enqueue the copies from each GPU by its transport."""
+        """Enqueue the copies from each GPU; note their ends and the bytes between GPUs.
+
+        Those from another GPU take its transport. Those within the GPU of the arrays have none, and
+        their bytes do not count.
+        """
         for (gpu, dtype), copies in self.copies.items():
             if gpu == self.home:
                 if self.aside:
@@ -107,7 +111,7 @@ class PeerCopies:
             transport = self.choice(gpu, self.home)
             is_staged_by_host = transport == "staged" and self._staged_by_host(gpu)
             by_host = transport == "host" or is_staged_by_host
-            message_dtype = packed_dtype(dtype, copies[0][1].dtype)
+            message_dtype = packed_dtype(dtype, copies[0][1].dtype)  # also counts for `direct`
             size = sum(rows.size for _, _, rows in copies)
             if transport == "direct":
                 self._ends |= self._gpus.copy_aside(self.home, copies, events)

@@ -281,7 +281,7 @@ def _copy_rows(
         _like(dtype),
         np.empty((TILE, TILE), to),
         np.empty(4 * (dims + 2) + entries, np.int64),
-        conjugate or None,
+        True if conjugate else None,  # numba compiles a loop without conjugation for None
     )
     return _loop.call(arguments, may_compile())
 

@@ -3,6 +3,9 @@
 A plane begins at element `s0` of the source and `t0` of the target. It has `n` lines, which are
 `sn` elements apart in the source and `tn` in the target. A line has `m` values, which are `sm` and
 `tm` elements apart.
+
+`conjugate` is True, or None for values that are not conjugated. It is never False: numba compiles a
+loop for each type of the argument, and each loop has only the branch that it needs.
 """
 
 from functools import partial
@@ -138,7 +141,7 @@ def _lines(  # type: ignore[no-untyped-def]
     tm,
     conjugate,
 ):
-    """Copy n lines of m values; both sides are dense along the line.
+    """Copy n lines of m values at any strides; prefetch lines that are dense on both sides.
 
     Places are unsigned: numba tests signed ones for being negative at every access.
     """
@@ -206,7 +209,7 @@ def _four(  # type: ignore[no-untyped-def]
 ):
     """Transpose 4 x 4 values: the source is dense one way, the target the other.
 
-    They are conjugated unless `conjugate` is None.
+    They are conjugated unless `conjugate` is None, as in all loops.
     """
     for k in range(4):
         at = s + np.uintp(k) * sn

@@ -598,7 +598,10 @@ class FFTWPlans:
         direction: str,
         threads: int = 1,
     ) -> None:
-        """Transform `x` into `out`, which may be `x`, with some threads."""
+        """Transform `x` into `out` with some threads; both directions are without a scale.
+
+        For a transform in place `out` is the object `x`, not another view of its memory.
+        """
         # FFTW's SIMD wants no more than 16 bytes, what NumPy's own memory has.
         aligned = (x.ctypes.data | out.ctypes.data) % 16 == 0
         layout = (x.dtype, x.shape, x.strides, out.shape, out.strides)

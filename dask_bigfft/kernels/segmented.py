@@ -157,7 +157,10 @@ class SegmentedView:
     # --- shards -----------------------------------------------------------------------------
 
     def shards(self, part: tuple[slice, ...]) -> Iterator[ShardView]:
-        """Yield the shards of a part (a slice of each digit), grouped by shape and strides."""
+        """Yield the shards of a part, grouped by shape and strides.
+
+        The part has a slice of each digit, with start and stop as numbers and without a step.
+        """
         lows = np.array([cut.start for cut in part], np.int64)
         highs = np.array([cut.stop for cut in part], np.int64)
         for (axes, conjugate), memory in zip(self.images, self._memory, strict=True):
@@ -165,6 +168,7 @@ class SegmentedView:
             for boxes, axis_memory in zip(axes, memory, strict=True):
                 digits = axis_memory.digits
                 if all(part[digit] == axis_memory.whole[digit] for digit in digits):
+                    # All boxes are in a part that has the whole axis: none has to be cut.
                     cuts.append(axis_memory.all_rows)
                 else:
                     cuts.append(boxes.rows_within(lows[digits], highs[digits]))

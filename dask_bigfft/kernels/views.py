@@ -315,7 +315,10 @@ class BlockView:
     def _tiles_in_buffer(
         self, dim: int, width: int, cuts: Iterable[slice]
     ) -> Iterator[tuple[slice, Array]]:
-        """Yield slices along a dimension with their values, each in the same buffer."""
+        """Yield slices along a dimension with their values, all in one buffer.
+
+        A tile is valid until the next one is taken.
+        """
         shape = (*self.shape[:dim], min(width, self.shape[dim]), *self.shape[dim + 1 :])
         buffer = allocate(shape, self.dtype)
         load_whole = self._loader(dim, buffer, inside=False)

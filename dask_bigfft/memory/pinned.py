@@ -140,7 +140,8 @@ class Pinner:
     ) -> Callable[[], None] | None:
         """Register a range whose bytes count already; return a function that unregisters it.
 
-        The result is None, and the bytes no longer count, if the driver refuses the range.
+        `prepare` runs first. The result is None if the driver refuses the range. Other errors, also
+        those of `prepare`, are raised. In both cases the bytes no longer count.
         """
         try:
             prepare()

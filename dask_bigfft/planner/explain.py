@@ -313,7 +313,10 @@ def _band_texts(plan: Plan) -> list[str]:
 
 
 def _factor_texts(plan: Plan) -> list[str]:
-    """Return the way of a lazy array to the round that multiplies by it."""
+    """Return a text for each array of which a transfer function is made: its way to its round.
+
+    The array is a kernel, samples that are transformed, too, or the values of the function.
+    """
     texts = []
     for operand in plan.operands:
         if operand.factor is None:
@@ -438,7 +441,8 @@ def width_text(shape: ExchangeShape, dtype: str) -> str:
 def exchange_text(exchange: Exchange, instead: str = "") -> str:
     """Return the blocks and bytes of an exchange in one line.
 
-    `instead` is the text of an exchange without scratch files.
+    `instead` replaces groups, fan-in, C and bytes, for an exchange whose shards do not travel: one
+    without scratch files, or one that the round before does in place on a GPU.
     """
     shape = exchange.shape
     width = width_text(shape, exchange.source_dtype)

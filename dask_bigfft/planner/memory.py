@@ -384,7 +384,25 @@ def _walk_task_on_disk(
     block: int,
     memory: MemoryWalk,
 ) -> None:
-    """Follow the task of a stage, given its number and the bytes of the block before it."""
+    """Follow the task of a stage from the block before it to the written result.
+
+    Nothing is allocated when this returns. Its effect is on the peak of the walk.
+
+    Parameters
+    ----------
+    plan, stage, number
+        The plan, the stage, and its number.
+    block : int
+        Bytes of the block before the stage.
+    memory : MemoryWalk
+        The walk.
+
+    Notes
+    -----
+    A stage that moves nothing works on a block of another task, except the first one of a plan that
+    reads rows. Others gather all shards first, or assemble a block while shards arrive if the plan
+    `assembles` blocks, which takes a block less.
+    """
     reads_rows = number == 0 and plan.from_rows
     decoding = 0
     if reads_rows and plan.stored.decoded:  # chunks: stored, decoded, and returned

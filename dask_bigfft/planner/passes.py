@@ -167,10 +167,10 @@ def _factorisations(n: int, digits: int, most: int) -> tuple[Shape, ...]:
     return tuple(factorisations[: most if digits == 2 else 4 * most])
 
 
-def _runs(shape: Shape, tile: Shape) -> tuple[int, int]:
+def _runs_of_tile(shape: Shape, tile: Shape) -> tuple[int, int]:
     """Return C and W of a tile in an array: contiguous runs, and elements in each.
 
-    >>> _runs((8, 16, 32), (8, 4, 32)), _runs((8, 16), (8, 1))
+    >>> _runs_of_tile((8, 16, 32), (8, 4, 32)), _runs_of_tile((8, 16), (8, 1))
     ((8, 128), (8, 1))
     """
     width = contiguous(shape, tile)
@@ -236,8 +236,8 @@ class _PassShapes:
             self.after,
             tile,
             self.order,
-            _runs(self.read, tile),
-            _runs(stored, tile_stored),
+            _runs_of_tile(self.read, tile),
+            _runs_of_tile(stored, tile_stored),
             tuple(
                 aligned(max(size_before * before, size_after * result))
                 for before, result in self.buffers
@@ -734,7 +734,7 @@ class _Search:
         buffer_nbytes = aligned(itemsize * math.prod(tile))
         if SWAP_PLACES * buffer_nbytes > self.room:
             return None
-        runs = _runs(view, tuple(tile))
+        runs = _runs_of_tile(view, tuple(tile))
         return TilePass(
             (),
             view,

@@ -210,7 +210,7 @@ def of_slices(
     kind: str,
     keywords: Mapping[str, Any],
 ) -> Labels:
-    """Return the labels of the spectra of slices of an array.
+    """Return the labels of a short-time transform of an array: frequencies and times of slices.
 
     Parameters
     ----------
@@ -219,11 +219,18 @@ def of_slices(
     x : dask.array.Array
         The array, of which only shape, chunks and dtype count.
     axis : int
-        Axis of the samples.
-    kind : str
-        Name of a short-time transform in `dask_bigfft.xarray`.
+        Axis of the samples, not negative.
+    kind : {"stft", "spectrogram"}
+        Name of the short-time transform.
     keywords : mapping
         Its keywords.
+
+    Returns
+    -------
+    Labels
+        The dimension ``x`` of the samples becomes ``freq_x``, and the slices are a last dimension
+        ``x``. Without names of dimensions, or without xarray, there are no coordinates along these
+        two.
     """
     if not labels.names:
         return labels

@@ -95,7 +95,7 @@ class PlainChunks:
             nbytes = os.fstat(file.handle).st_size
             if nbytes != self.chunk_nbytes:
                 raise self._size_error(path, nbytes)
-            for begin, part in _runs(tuple(region_in_chunk), shape, out):
+            for begin, part in _runs_of_region(tuple(region_in_chunk), shape, out):
                 is_direct = part.flags.c_contiguous
                 target = part if is_direct else allocate(part.shape, part.dtype)
                 data = target.reshape(-1).view(np.uint8)
@@ -124,7 +124,7 @@ class PlainChunks:
         if not is_whole or values.dtype != dtype or not values.flags.c_contiguous:
             return False
         whole_region = tuple(slice(0, n) for n in values.shape)
-        runs = list(_runs(whole_region, shape, values))
+        runs = list(_runs_of_region(whole_region, shape, values))
         zero_follows = values.shape == shape or self.array.fill_value == 0
         if not zero_follows or (len(runs) > 1 and values.nbytes < FEW_BYTES):
             return False
@@ -223,7 +223,7 @@ def few_chunks(
     yield region, tuple(place)
 
 
-def _runs(region: Region, shape: Shape, out: Array) -> Iterator[tuple[int, Array]]:
+def _runs_of_region(region: Region, shape: Shape, out: Array) -> Iterator[tuple[int, Array]]:
     """Yield contiguous runs of a chunk's file: offset in elements, and part of `out`.
 
     Parameters
@@ -239,7 +239,7 @@ def _runs(region: Region, shape: Shape, out: Array) -> Iterator[tuple[int, Array
     --------
     >>> out = np.zeros((2, 2, 4))
     >>> region = (slice(1, 3), slice(0, 2), slice(0, 4))
-    >>> [(begin, part.shape) for begin, part in _runs(region, (3, 5, 4), out)]
+    >>> [(begin, part.shape) for begin, part in _runs_of_region(region, (3, 5, 4), out)]
     [(20, (2, 4)), (40, (2, 4))]
     """
     # The region has all values of the dimensions from `dims` on.
@@ -578,7 +578,7 @@ def _missing_chunks(
         elif levels:
             with (folder / key).open("rb") as file:
                 nbytes = file.seek(0, os.SEEK_END)
-                for count, chunk in _lacking(
+                for count, chunk in _missing_in_shard(
                     file,
                     0,
                     nbytes,
@@ -603,7 +603,7 @@ def _levels(codecs: Sequence[Any]) -> Iterator[Any]:
         yield from _levels(sharding["codecs"])
 
 
-def _lacking(
+def _missing_in_shard(
     file: IO[bytes],
     begin: int,
     nbytes: int,
@@ -615,6 +615,19 @@ def _lacking(
 
     A shard that is too short for its index yields nothing: zarr reports it when it is read.
     Chunks outside of the array do not count.
+
+    Parameters
+    ----------
+    file : file
+        Opened file that contains the shard.
+    begin, nbytes : int
+        First byte of the shard in the file, and its number of bytes.
+    levels : sequence of dict
+        Sharding configurations, that of the shard first, then those of shards inside of it.
+    shard : tuple of int
+        Shape of the whole shard.
+    part : tuple of int
+        Shape of its part that is inside of the array, smaller at the array's ends.
     """
     sharding = levels[0]
     inner_levels = levels[1:]
@@ -641,7 +654,7 @@ def _lacking(
         if offset + length > nbytes:
             continue
         chunk = _part(place, shape, part)
-        for count, name in _lacking(
+        for count, name in _missing_in_shard(
             file,
             begin + offset,
             length,

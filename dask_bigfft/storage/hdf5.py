@@ -119,7 +119,10 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
 
 
 def _names(file: Any) -> tuple[list[str], list[str]]:
-    """Return the names of a file's own datasets, and of these and links to datasets."""
+    """Return the names of a file's own datasets, and of these and soft or external links to any.
+
+    Of a dataset with several hard links, both have one name alone: HDF5 visits an object once.
+    """
     h5py = _h5py()
     objects = dict[str, Any]()
     links = dict[str, Any]()

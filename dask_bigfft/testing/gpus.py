@@ -77,30 +77,32 @@ class SimulatedGpus(Batches):
         self.peak = [0] * len(nbytes)
         self.crossed: dict[tuple[Any, Any], int] = {}
         self.speeds: dict[tuple[int, int], float] = {}
-        self._live: set[int] = set()
+        #: GPU and bytes of each array, by its address.
+        self._live: dict[int, tuple[int, int]] = {}
         self._lock = threading.RLock()  # arrays may be freed at any time, in any thread
 
     def put(self, gpu: int, values: Any) -> None:
-        """Record the GPU of an array, and count its memory until it is freed."""
+        """Record the GPU of an array, and count its memory until it is freed.
+
+        An array that is put on another GPU moves there with all of its memory.
+        """
         with self._lock:
             super().put(gpu, values)
             address = _address(values)
             if address in self._live:
-                return
-            self._live.add(address)
-            self.used[gpu] += values.nbytes
+                earlier_gpu, nbytes = self._live[address]
+                self.used[earlier_gpu] -= nbytes
+            else:
+                nbytes = values.nbytes
+                weakref.finalize(values, self._free, address)
+            self._live[address] = (gpu, nbytes)
+            self.used[gpu] += nbytes
             self.peak[gpu] = max(self.peak[gpu], self.used[gpu])
-            weakref.finalize(values, self._free, gpu, address, values.nbytes)
 
-    def _free(
-        self,
-        gpu: int,
-        address: int,
-        nbytes: int,
-    ) -> None:
+    def _free(self, address: int) -> None:
         """Count the memory of an array as free."""
         with self._lock:
-            self._live.discard(address)
+            gpu, nbytes = self._live.pop(address)
             self.used[gpu] -= nbytes
 
     def empty(

@@ -73,7 +73,9 @@ def exact_irdft(
     axis: int = -1,
     sign: int = 1,
 ) -> Array:
-    """Return the unscaled real DFT of length `n` of half a spectrum, in long double.
+    """Return the unscaled DFT of a Hermitian sequence of length `n`, given its first half.
+
+    The result is real, in long double.
 
     Parameters
     ----------
@@ -83,6 +85,11 @@ def exact_irdft(
     n, axis, sign
         Length of the result, axis, and sign of the exponent.
 
+    Raises
+    ------
+    ValueError
+        If `x` has another number of entries along the axis.
+
     Examples
     --------
     >>> exact_irdft([4, 0, 0], 4).astype(float).tolist()
@@ -90,6 +97,10 @@ def exact_irdft(
     """
     values = np.asarray(x).astype(np.clongdouble)
     half = np.moveaxis(values, axis, 0)
+    if len(half) != n // 2 + 1:
+        raise ValueError(
+            f"x has {len(half)} entries along axis {axis}; need {n // 2 + 1} for n={n}"
+        )
     k = np.arange(n)
     full = half[np.minimum(k, n - k)]
     is_mirrored = 2 * k > n

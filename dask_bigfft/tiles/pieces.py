@@ -432,10 +432,20 @@ def _product(outer: Pieces, inner: Pieces, chunks: int) -> Pieces:
 def refined(
     table: Pieces, digits: Sequence[Digit], points: Mapping[int, tuple[int, ...]]
 ) -> Pieces:
-    """Return a table of boxes in the finer digits between `points`.
+    """Return a table of boxes in finer digits, into which the digits of a layout are split.
 
     The digits are sorted by stage and falling stride, so that the tables of two layouts of an axis
     have the same digits in the same order.
+
+    Parameters
+    ----------
+    table : Pieces
+        Boxes in the digits of the layout.
+    digits : sequence of Digit
+        These digits.
+    points : mapping
+        For each stage of the digits, the strides at which finer digits begin and end, in ascending
+        order, as `radix_points` returns them for two layouts.
     """
 
     def rank(place: int) -> tuple[int, int]:

@@ -139,7 +139,10 @@ class Samples:
         return samples
 
     def coordinate(self, count: int) -> xr.Variable | None:
-        """Return the positions of the first `count` samples, None without a coordinate."""
+        """Return the positions of the first `count` samples, None without a coordinate.
+
+        `count` is at most the number of samples, `length`.
+        """
         if self.dtype is None:
             return None
         dtype = np.dtype(self.dtype)

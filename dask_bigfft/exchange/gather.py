@@ -183,7 +183,7 @@ def _stored_runs(
     steps: list[int],
     values: Array,
 ) -> tuple[list[list[tuple[int, int]]], list[int], list[int]]:
-    """Return the runs of a copy along each axis of the stored array, see `_runs`.
+    """Return the runs of a copy along each axis of the stored array, see `_runs_of_piece`.
 
     `steps` are the strides of all digits in `values`, which are the memory of the copy.
     """
@@ -226,11 +226,11 @@ def _runs_of_piece(
     Parameters
     ----------
     pieces : Pieces
-        Table of pieces, whose side 0 is the stored array.
+        Table of pieces. Its side 0 is a source block, a part of the stored array.
     row : int
         Row of the piece in the table.
     origin : int
-        Value of the stored array at which places of side 0 begin.
+        Index in the stored array at which this block begins.
     memory_steps : list of int
         Stride of each digit in the memory that is filled, in bytes. The strides of side 0 are those
         in the stored array, in values.

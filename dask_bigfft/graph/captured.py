@@ -202,6 +202,9 @@ class _Reader:
         Names of all other arrays.
     refusal : str
         Reason why the expression cannot be captured; empty if it can.
+    call_count : int
+        Number of calls that were met. It is counted before their arguments are read, so that it
+        limits the depth of the expression, too.
     """
 
     graph: HighLevelGraph
@@ -209,6 +212,7 @@ class _Reader:
     calls: dict[str, Call] = field(default_factory=dict)
     factor_names: set[str] = field(default_factory=set)
     refusal: str = ""
+    call_count: int = 0
 
     def read(self, name: str) -> Named:
         """Read an array and all that it depends on; return it as the argument of a call."""
@@ -223,9 +227,10 @@ class _Reader:
         if call is None or not _is_elementwise(call.function):
             self.factor_names.add(name)
             return Named(name)
-        if len(self.calls) >= MOST_CALLS:
+        if self.call_count >= MOST_CALLS:
             self.refusal = f"it has more than {MOST_CALLS} operations"
             return Named(name)
+        self.call_count += 1
         arguments = []
         for argument in call.arguments:
             if isinstance(argument, ArrayName):

@@ -339,7 +339,7 @@ def parse_axes(argument: str, axes: Sequence[SupportsIndex], ndim: int) -> tuple
     """
     numbers = [parse_as(operator.index, argument, axis, "an integer") for axis in axes]
     if ndim == 0:
-        raise_invalid("a", "an array without axes", "an array of at least one dimension")
+        raise_invalid("a", "an array of shape ()", "an array of at least one dimension")
     for axis in numbers:
         if not -ndim <= axis < ndim:
             allowed = f"{-ndim}..{ndim - 1} for an array of {ndim} dimensions"
@@ -516,7 +516,13 @@ def _resolve(
     n_or_s: Any,
     axis_or_axes: Any,
 ) -> tuple[tuple[int, ...], tuple[SupportsIndex | None, ...], str]:
-    """Return the axes, the given length of each, and the name of the lengths' argument."""
+    """Return the axes, the given length of each, and the name of the lengths' argument.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For an array of no dimensions (`a`), and for axes or lengths that it cannot have.
+    """
     ndim = len(shape)
     if not takes_axes(name):
         axis = -1 if axis_or_axes is None else axis_or_axes

@@ -55,7 +55,7 @@ class TransformRecipe:
     plan : Plan
         Plan of the tasks.
     carrier : str
-        ``"auto"``, ``"shared"``, ``"tasks"``, ``"p2p"`` or ``"disk"``.
+        ``"auto"``, or a name in `carriers.choice.CARRIERS`.
     travelled : bool
         Whether this has been sent to another process.
     place : ScratchPlace, optional

@@ -818,7 +818,7 @@ def get_library(name: str = "auto") -> FFTLibrary:
     Parameters
     ----------
     name
-        "scipy", "mkl_fft", "ducc0", "pyfftw", or "auto": SciPy, which is always there.
+        A key of `LIBRARIES`, or "auto": SciPy, which is always there.
 
     Raises
     ------

@@ -55,8 +55,8 @@ class LibraryMemory:
     cached_large_prime: int
 
 
-#: Measured memory of each library.
-LIBRARIES = {
+#: Measured memory of each library in `kernels.libraries.LIBRARIES`.
+MEASURED_MEMORY = {
     "scipy": LibraryMemory(
         rows=CopiedLines(0, 4),
         columns=CopiedLines(0, 4),
@@ -130,7 +130,7 @@ def library_bytes(
     threads : int
         Tasks at a time. With fewer blocks each block uses several threads of the library.
     """
-    library = LIBRARIES.get(kernel, UNKNOWN)
+    library = MEASURED_MEMORY.get(kernel, UNKNOWN)
     copied_values = 0.0  # of the step that copies most
     cached_values: dict[tuple[int, bool], float] = {}
     for round_ in rounds:

@@ -290,12 +290,12 @@ def _frequencies(
     order = spec.orders_out[spec.axes.index(axis)]
     digits = None if order == "natural" else spec.digits_of(axis)
     is_half = axis == spec.axes[-1] and spec.kind == "r2c"
-    frequencies_of = rfftfreq if is_half else fftfreq
+    lazy_fftfreq = rfftfreq if is_half else fftfreq
     places = None
     if axis in spec.bands:
         places = spec.spectrum(axis).indices(spec.bands[axis])
         samples = replace(samples, band_start=places[0], band_stop=places[1])
-    frequencies = frequencies_of(
+    frequencies = lazy_fftfreq(
         length,
         samples.spacing,
         order=order,

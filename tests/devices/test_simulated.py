@@ -13,6 +13,7 @@ from dask_bigfft.gpu.operations import (
     transposed,
 )
 from dask_bigfft.kernels.twiddle import unit_roots
+from dask_bigfft.testing.gpus import SimulatedGpus
 from dask_bigfft.testing.simulated import SimulatedGPU, multiplied
 from dask_bigfft.tiles.program import ChirpFactor, Term, Twiddle
 from dask_bigfft.transforms.steps import Chirp
@@ -166,3 +167,17 @@ def test_plans_are_made_while_nothing_runs(device):
         device.record(device.event("end"), stream)
     with pytest.raises(DeviceError, match="not idle"):
         device.work_nbytes(op)
+
+
+def test_an_array_on_another_gpu_takes_its_bytes_along():
+    gpus = SimulatedGpus((1000, 1000))
+    x = gpus.empty(0, 100, np.dtype("u1"))
+    y = gpus.empty(0, 10, np.dtype("u1"))
+    gpus.put(0, x)
+    assert gpus.used == [110, 0]
+    gpus.put(1, x)
+    assert (gpus.home(x), gpus.used, gpus.peak) == (1, [10, 100], [110, 100])
+    del x
+    assert gpus.used == [10, 0]
+    del y
+    assert gpus.used == [0, 0]

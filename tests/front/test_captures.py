@@ -232,6 +232,25 @@ def test_other_readers_get_the_same_spectrum(is_split):
     np.testing.assert_allclose(result, expected_of(expected), atol=1e-12)
 
 
+def test_long_chains_are_left_as_they_are():
+    chain = fft.rfftn(lazy_x())
+    for _ in range(1100):  # more than Python's limit of recursion
+        chain = chain + 1
+    lazy = fft.irfftn(chain)
+    assert not is_captured(lazy)
+    assert plan_of(lazy).spec.shape == HALF
+
+
+@pytest.mark.parametrize(("count", "is_short"), [(100, True), (101, False)])
+def test_the_length_of_chains_is_limited(count, is_short):
+    chain = fft.rfftn(lazy_x())
+    for _ in range(count):
+        chain = chain + 1
+    lazy = fft.irfftn(chain)
+    assert is_captured(lazy) == is_short
+    require_close(lazy, expected_of(np.fft.rfftn(X) + count))
+
+
 def test_a_setting_turns_it_off():
     with dask.config.set({"bigfft.capture": "never"}):
         lazy = fft.irfftn(fft.rfftn(lazy_x()) * H)

@@ -9,7 +9,7 @@ import xarray as xr
 import xrft
 
 import dask_bigfft.xarray as bx
-from dask_bigfft.errors import ArgumentError
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 
 RNG = np.random.default_rng(32)
 
@@ -177,3 +177,19 @@ def test_mixed_units_are_named_and_can_be_converted(x):
     assert converted.bigfft.isotropic_power_spectrum(["y", "x"]).freq_r.units == "1/km"
     bare = a.drop_vars(["y", "x"]).bigfft.isotropic_power_spectrum()
     assert bare.freq_r.units == "cycles/sample"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [bx.cross_spectrum, bx.csd, bx.coherence, bx.transfer_function],
+)
+def test_other_objects_than_arrays_are_refused_by_name(function):
+    a = field(CHUNKS)
+    for wrong in (a.values, a.data, 3, None, a.to_dataset()):
+        with pytest.raises(ArgumentTypeError, match=r"^`other`=.*xarray\.DataArray"):
+            function(a, wrong, "x")
+        with pytest.raises(ArgumentTypeError, match=r"^`array`=.*xarray\.DataArray"):
+            function(wrong, a, "x")
+    for unlike in (a.isel(x=slice(5)), a.isel(y=0), a.assign_coords(x=np.arange(27))):
+        with pytest.raises(ArgumentError, match="^`other`="):
+            function(a, unlike, "x")

@@ -427,3 +427,12 @@ def test_long_rows_one_by_one_are_what_they_are_together(
     assert spectrum is x
     error = np.linalg.norm(spectrum - wanted) / np.linalg.norm(wanted)
     assert error < 4 * np.finfo(x.dtype).eps
+
+
+@pytest.mark.parametrize("n", [1, 6, 7])
+def test_the_oracle_takes_half_a_spectrum_of_the_right_length(n):
+    half = np.ones(n // 2 + 1)
+    np.testing.assert_allclose(exact_irdft(half, n), scipy.fft.irfft(half, n, norm="forward"))
+    for wrong in (half[1:], np.ones(n // 2 + 2)):
+        with pytest.raises(ValueError, match="entries"):
+            exact_irdft(wrong, n)

@@ -47,7 +47,14 @@ REFUSED = [
     (named(signal.radial_power_spectrum, "bins"), "bins", [[1, 0]], []),
     (named(signal.gradient, "order", X, 0), "order", [], ["natural"]),
     (named(signal.poisson, "axes"), "axes", [()], []),
+    (named(POWER, "onesided"), "onesided", [], ["yes"]),
     *[(of(f), "x", EMPTY, []) for f in (POWER, signal.radial_power_spectrum, signal.laplacian)],
+    *[(of(f), "x", EMPTY, []) for f in (signal.czt, signal.hilbert)],
+    (of(signal.czt, 3), "x", EMPTY, []),
+    (of(signal.zoom_fft, 0.5), "x", EMPTY, []),
+    (of(signal.zoom_fft, 0.5, 1), "x", EMPTY, []),
+    (named(signal.zoom_fft, "endpoint", X, 0.5, 1), "endpoint", [True], []),
+    (of(signal.envelope), "z", EMPTY, []),
 ]
 
 

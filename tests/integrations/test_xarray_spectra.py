@@ -191,5 +191,5 @@ def test_other_objects_than_arrays_are_refused_by_name(function):
         with pytest.raises(ArgumentTypeError, match=r"^`array`=.*xarray\.DataArray"):
             function(wrong, a, "x")
     for unlike in (a.isel(x=slice(5)), a.isel(y=0), a.assign_coords(x=np.arange(27))):
-        with pytest.raises(ArgumentError, match="^`other`="):
+        with pytest.raises(ArgumentError, match=r"^`other`="):
             function(a, unlike, "x")

@@ -341,7 +341,7 @@ def prepared(
     detrend: Detrend,
     window: WindowName,
 ) -> tuple[xr.DataArray, list[npt.NDArray[Any]]]:
-    """Return a detrended array times a window, and the window of each dimension."""
+    """Return a detrended array times a window, and the window of each dimension, if any."""
     if not isinstance(detrend, str | None) or detrend not in (None, "constant", "linear"):
         raise_invalid("detrend", detrend, "'constant', 'linear' or None")
     least = np.float32 if array.dtype.kind in "fc" else np.float64
@@ -357,8 +357,8 @@ def prepared(
     windows = []
     if window is not None:
         windows = [_window(window, array.sizes[dim]) for dim in dims]
-    for dim, values in zip(dims, windows, strict=False):
-        windowed = windowed * xr.DataArray(values.astype(dtype), dims=[dim])
+        for dim, values in zip(dims, windows, strict=True):
+            windowed = windowed * xr.DataArray(values.astype(dtype), dims=[dim])
     return windowed.transpose(*array.dims), windows
 
 

@@ -229,8 +229,8 @@ def of_slices(
     -------
     Labels
         The dimension ``x`` of the samples becomes ``freq_x``, and the slices are a last dimension
-        ``x``. Without names of dimensions, or without xarray, there are no coordinates along these
-        two.
+        ``x``. Without xarray these two have no coordinates. Labels without names of dimensions do
+        not change.
     """
     if not labels.names:
         return labels

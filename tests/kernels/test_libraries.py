@@ -432,7 +432,8 @@ def test_long_rows_one_by_one_are_what_they_are_together(
 @pytest.mark.parametrize("n", [1, 6, 7])
 def test_the_oracle_takes_half_a_spectrum_of_the_right_length(n):
     half = np.ones(n // 2 + 1)
-    np.testing.assert_allclose(exact_irdft(half, n), scipy.fft.irfft(half, n, norm="forward"))
+    expected = scipy.fft.irfft(half, n, norm="forward")
+    np.testing.assert_allclose(exact_irdft(half, n).astype(float), expected, atol=1e-14)
     for wrong in (half[1:], np.ones(n // 2 + 2)):
         with pytest.raises(ValueError, match="entries"):
             exact_irdft(wrong, n)

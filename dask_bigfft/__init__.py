@@ -7,12 +7,12 @@ from dask_bigfft import config
 
 if TYPE_CHECKING:
     from dask_bigfft import cluster, errors, fft, signal, xarray
-    from dask_bigfft.api.calls import plan
     from dask_bigfft.calibration import calibrate
     from dask_bigfft.cluster.observe import progress, report
     from dask_bigfft.integrations import scipy_backend
     from dask_bigfft.integrations.installation import install, installed, uninstall
     from dask_bigfft.planner.plan import Plan
+    from dask_bigfft.plans import plan
     from dask_bigfft.runs import run
     from dask_bigfft.transforms.factors import transposed_index
 
@@ -46,7 +46,7 @@ _MODULES = {
     "calibrate": "calibration",
     "install": "integrations.installation",
     "installed": "integrations.installation",
-    "plan": "api.calls",
+    "plan": "plans",
     "progress": "cluster.observe",
     "report": "cluster.observe",
     "run": "runs",

@@ -7,6 +7,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial, update_wrapper
 from typing import (
@@ -361,76 +362,6 @@ def _warn(
         warnings.warn(text, DeprecationWarning, stacklevel=stacklevel)
 
 
-def plan(
-    a: Any,
-    kind: str = "fftn",
-    *,
-    n: N = None,
-    s: S = None,
-    axis: SupportsIndex | None = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    **extras: Unpack[Extras],
-) -> Plan:
-    """Return the plan of a transform, without touching data.
-
-    Parameters
-    ----------
-    a : dask array or array-like
-        Input of the transform.
-    kind : str
-        Name of a transform of `numpy.fft`, such as ``"fftn"`` or ``"irfft"``. Cosine and sine
-        transforms have no plan.
-    n, axis
-        Arguments of transforms of one axis.
-    s, axes
-        Arguments of transforms of several axes.
-    norm
-        Scaling, as for the transform.
-    **extras
-        `order`, `chunks`, `memory_limit`, `rounds`, `digits`, `band`, `band_index`, `variant`,
-        `kernel`, `device`, `device_memory_limit`, `overwrite_x`, `verify` and `planner`, see `fft`.
-
-    Returns
-    -------
-    Plan
-        The plan; print it, call ``explain()``, or show it in a notebook.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        In the same cases as the transform.
-
-    Examples
-    --------
-    >>> x = da.zeros(2**24, chunks=2**20, dtype=complex)
-    >>> plan(x, "fft").notation
-    '{X1} {X2}'
-    """
-    if type(a).__module__.partition(".")[0] == "xarray":
-        allowed = "an array: plan(a.data), with axes by number, as a.get_axis_num returns them"
-        raise_invalid(
-            "a",
-            type(a).__qualname__,
-            allowed,
-            kind=ArgumentTypeError,
-        )
-    where = {
-        "n": n,
-        "s": s,
-        "axis": axis,
-        "axes": axes,
-    }
-    return plan_of_stored(
-        a,
-        None,
-        kind,
-        where,
-        norm,
-        extras,
-    )
-
-
 def plan_of_stored(
     a: Any,
     stored: Stored | None,
@@ -495,6 +426,19 @@ def plan_of_stored(
     return plan
 
 
+#: Plans of transforms that were applied within `plans_of_call`; None outside of it.
+_applied_plans: ContextVar[list[Plan] | None] = ContextVar("bigfft_applied_plans", default=None)
+
+
+def plans_of_call(function: Callable[..., Any], *args: Any, **keywords: Any) -> list[Plan]:
+    """Return the plans of the transforms in the lazy result of a function, in order."""
+    plans: list[Plan] = []
+    context = copy_context()
+    context.run(_applied_plans.set, plans)
+    context.run(function, *args, **keywords)
+    return plans
+
+
 def applied(
     array: Any,
     plan: Plan,
@@ -503,6 +447,9 @@ def applied(
     slicing: Slicing | None = None,
 ) -> da.Array:
     """Return the lazy result of a plan on an array; for the parameters see `transformed_array`."""
+    plans = _applied_plans.get()
+    if plans is not None and plan.is_transform:
+        plans.append(plan)
     configure_arena()
     return transformed_array(
         array,

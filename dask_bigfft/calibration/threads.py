@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from dask_bigfft.api.calls import plan
+from dask_bigfft.plans import plan
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.kernels.fastest import measured_rates
 from dask_bigfft.kernels.libraries import get_library

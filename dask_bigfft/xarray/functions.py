@@ -1,13 +1,13 @@
 """The transforms of arrays and datasets."""
 
 from dask_bigfft.xarray.arrays import over_variables
+from dask_bigfft.xarray.plans import plan
 from dask_bigfft.xarray.transforms import (
     both_shifted,
     forward,
     forward_waves,
     inverse,
     inverse_waves,
-    plan,
 )
 
 __all__ = ["dct", "dst", "fft", "fftshift", "hfft", "idct", "idst", "ifft", "ifftshift"]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Literal, Unpack
 
 import dask.array as da
 import numpy as np
@@ -15,9 +15,9 @@ from dask_bigfft import config
 from dask_bigfft import fft as transforms
 from dask_bigfft.api.arguments import Extras, Options
 from dask_bigfft.api.calls import Norm, transforms_by
-from dask_bigfft.api.calls import plan as plan_of_array
-from dask_bigfft.errors import ArgumentTypeError, parse_choice, parse_flag, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.plans import plan as plan_of_array
 from dask_bigfft.transforms.bands import Spectrum
 from dask_bigfft.transforms.spec import parse_length, parse_orders
 from dask_bigfft.xarray.arrays import (
@@ -496,52 +496,18 @@ def both_shifted(name: str, array: xr.DataArray, dim: Dims = None) -> xr.DataArr
     )
 
 
-# --- plans ----------------------------------------------------------------------------------
-
-
-def plan(
+def planned(
     array: xr.DataArray,
-    kind: Kind = "fft",
+    kind: Kind,
     dim: Dims = None,
     *,
     n: int | None = None,
     norm: Norm = None,
     **extras: Unpack[Extras],
 ) -> Plan:
-    """Return the plan of a transform, without touching data.
-
-    Parameters
-    ----------
-    array : xarray.DataArray
-        As for the transform.
-    kind : {"fft", "ifft", "rfft", "irfft", "hfft", "ihfft"}
-        Name of the transform.
-    dim, n, norm, **extras
-        As for the transform.
-
-    Returns
-    -------
-    dask_bigfft.Plan
-        Of the transform alone, without `detrend`, `window` and `shift`. Print it, call
-        ``explain()``, or show it in a notebook.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        In the same cases as the transform.
-
-    Examples
-    --------
-    >>> field = xr.DataArray(da.zeros((256, 256), chunks=64), dims=("y", "x"))
-    >>> plan(field, "rfft", ["y", "x"]).spec.out_shape
-    (256, 129)
-    """
-    parse_choice("kind", kind, *get_args(Kind))
+    """Return the plan of a transform of an array."""
     keywords: dict[str, Any] = {**extras}
-    refuse_unknown(keywords, plan)
-    if isinstance(array, xr.Dataset):
-        names = tuple(array.data_vars)
-        raise_invalid("array", "a dataset", f"one of its variables {names}", kind=ArgumentTypeError)
+    refuse_unknown(keywords, planned)
     work = partial(plan_of_array, kind=f"{kind}n")
     if kind in ("ifft", "irfft", "ihfft"):
         dims = parse_dims(array, dim, is_spectral(array))

@@ -10,8 +10,7 @@ import pytest
 import scipy.fft
 from support import heard
 
-from dask_bigfft import fft
-from dask_bigfft.api.calls import plan
+from dask_bigfft import fft, plan
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.cuda import available
 from dask_bigfft.gpu.engine import Engine, Source

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from devices.blocks import job_of_round
 
-from dask_bigfft.api.calls import plan
+from dask_bigfft import plan
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.executor import BlockRun
 from dask_bigfft.planner.profile import DeviceProfile

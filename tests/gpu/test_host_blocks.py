@@ -11,7 +11,7 @@ from devices.blocks import NEEDS_GPU, job_of_round
 from laws.test_devices import assert_close, computed, values
 
 from dask_bigfft import fft
-from dask_bigfft.api.calls import plan as plan_of
+from dask_bigfft import plan as plan_of
 from dask_bigfft.gpu import cupy_gpu, dispatch
 from dask_bigfft.gpu.engine import Source
 from dask_bigfft.memory import allocate

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from dask_bigfft import fft
-from dask_bigfft.api.calls import plan
+from dask_bigfft import fft, plan
 from dask_bigfft.carriers import inside
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.planner.tile_plan import TileLimits

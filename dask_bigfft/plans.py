@@ -1,0 +1,154 @@
+"""Plans of transforms, and of filters that one plan computes, without touching data."""
+
+from typing import Any, Literal, SupportsIndex, Unpack, cast, get_args, overload
+
+from dask_bigfft.api.arguments import Extras
+from dask_bigfft.api.calls import Axes, N, Norm, S, plan_of_stored, plans_of_call
+from dask_bigfft.errors import ArgumentTypeError, PlanError, raise_invalid
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.transforms.spec import COSINES, TRANSFORMS
+
+FilterName = Literal[
+    "bandpass",
+    "bandstop",
+    "convolve",
+    "correlate",
+    "derivative",
+    "downsample",
+    "fftconvolve",
+    "fourier_filter",
+    "highpass",
+    "hilbert",
+    "laplacian",
+    "lowpass",
+    "poisson",
+    "resample",
+    "shift",
+]
+
+#: Functions of `dask_bigfft.signal` that one plan computes, with rare exceptions.
+FILTERS: tuple[str, ...] = get_args(FilterName)
+
+
+@overload
+def plan(a: Any, kind: FilterName, **arguments: Any) -> Plan: ...
+
+
+@overload
+def plan(
+    a: Any,
+    kind: str = "fftn",
+    *,
+    n: N = None,
+    s: S = None,
+    axis: SupportsIndex | None = None,
+    axes: Axes = None,
+    norm: Norm = None,
+    **arguments: Unpack[Extras],
+) -> Plan: ...
+
+
+def plan(
+    a: Any,
+    kind: str = "fftn",
+    *,
+    n: N = None,
+    s: S = None,
+    axis: SupportsIndex | None = None,
+    axes: Any = None,
+    norm: Norm = None,
+    **arguments: Any,
+) -> Plan:
+    """Return the plan of a transform or of a filter, without touching data.
+
+    Parameters
+    ----------
+    a : dask array or array-like
+        Input of the transform or of the filter.
+    kind : str
+        Name of a transform of `numpy.fft`, such as ``"fftn"`` or ``"irfft"``, or of a function of
+        `dask_bigfft.signal` that filters: ``"fourier_filter"``, ``"lowpass"``, ``"highpass"``,
+        ``"bandpass"``, ``"bandstop"``, ``"fftconvolve"``, ``"convolve"``, ``"correlate"``,
+        ``"derivative"``, ``"laplacian"``, ``"poisson"``, ``"hilbert"``, ``"shift"``,
+        ``"resample"`` or ``"downsample"``. Cosine and sine transforms have no plan.
+    n, axis
+        Arguments of transforms of one axis.
+    s, axes
+        Arguments of transforms of several axes.
+    norm
+        Scaling, as for the transform.
+    **arguments
+        `order`, `chunks`, `memory_limit`, `rounds`, `digits`, `band`, `band_index`, `variant`,
+        `kernel`, `device`, `device_memory_limit`, `overwrite_x`, `verify` and `planner`, see `fft`.
+        For a filter all of its arguments by name, such as `transfer` and `spacing`.
+
+    Returns
+    -------
+    Plan
+        The plan; print it, call ``explain()``, or show it in a notebook. That of a filter has both
+        transforms, with the product between them.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        In the same cases as the transform or the filter. A `PlanError` gives the reason why a
+        filter has no plan, or more than one.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import numpy as np
+    >>> x = da.zeros(2**24, chunks=2**20, dtype=complex)
+    >>> plan(x, "fft").notation
+    '{X1} {X2}'
+    >>> plan(x, "fourier_filter", transfer=lambda f: np.exp(-(f**2))).notation
+    "{X1} {X2 H X2'} {X1'}"
+    """
+    if type(a).__module__.partition(".")[0] == "xarray":
+        allowed = "an array: plan(a.data), with axes by number, as a.get_axis_num returns them"
+        raise_invalid(
+            "a",
+            type(a).__qualname__,
+            allowed,
+            kind=ArgumentTypeError,
+        )
+    where: dict[str, Any] = {
+        "n": n,
+        "s": s,
+        "axis": axis,
+        "axes": axes,
+    }
+    if isinstance(kind, str) and kind in FILTERS:
+        from dask_bigfft import signal  # not needed for transforms
+
+        named = {name: value for name, value in where.items() if value is not None}
+        if norm is not None:
+            named["norm"] = norm
+        plans = plans_of_call(getattr(signal, kind), a, **named, **arguments)
+        return only_plan(kind, plans)
+    if not isinstance(kind, str) or kind not in (*TRANSFORMS, *COSINES):
+        raise_invalid("kind", kind, f"one of {', '.join((*TRANSFORMS, *FILTERS))}")
+    return plan_of_stored(
+        a,
+        None,
+        kind,
+        where,
+        norm,
+        cast("Extras", arguments),
+    )
+
+
+def only_plan(kind: str, plans: list[Plan]) -> Plan:
+    """Return the only one of the plans of a filter.
+
+    Raises
+    ------
+    PlanError
+        If there are several, or none, with the reason.
+    """
+    if len(plans) == 1:
+        return plans[0]
+    if not plans:
+        raise PlanError(f"{kind} of these arguments works block by block, without a plan")
+    text = f"{kind} of these arguments takes {len(plans)} plans, one after the other"
+    raise PlanError(f"{text}. The first one: {plans[0].reason}")

@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from dask_bigfft.plans import plan
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.kernels.fastest import measured_rates
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.machine.tuner import Trial, timer_for
 from dask_bigfft.planner.profile import MOST, LibrarySpeeds, Profile
+from dask_bigfft.plans import plan
 
 #: Complex dtypes to measure libraries in.
 DTYPES = ("complex128", "complex64")

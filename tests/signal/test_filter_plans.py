@@ -1,5 +1,7 @@
 """Plans of filters before they are computed: `plan(x, "lowpass", ...)` and `.bigfft.plan`."""
 
+from dataclasses import replace
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -26,6 +28,11 @@ def unreadable(shape=SHAPE, chunks=(8, 40), dtype="f8"):
 
 def gaussian(*frequencies):
     return np.exp(-sum(f**2 for f in frequencies))
+
+
+def anonymous(plan):
+    """Return a plan without the token of its transfer function, which kernels in memory change."""
+    return replace(plan, spec=replace(plan.spec, transfer="token"))
 
 
 #: Arguments of each filter.
@@ -55,7 +62,7 @@ def test_the_plan_is_that_of_the_function(name, dtype):
     plan = dask_bigfft.plan(x, name, **ARGUMENTS[name])
     result = getattr(signal, name)(x, **ARGUMENTS[name])
     assert plan.chunks == result.chunks
-    assert [plan.core] == plans_of(result)
+    assert [anonymous(plan.core)] == [anonymous(own) for own in plans_of(result)]
     assert "H" in plan.explain(details=True)
     assert plan.expected.peak_host > 0
 
@@ -142,7 +149,7 @@ def test_the_plan_of_a_dimension(name):
     plan = field.bigfft.plan(name, "x", **NAMED[name])
     result = getattr(bx, name)(field, "x", **NAMED[name])
     assert plan.chunks == result.chunks
-    assert [plan.core] == plans_of(result.data)
+    assert [anonymous(plan.core)] == [anonymous(own) for own in plans_of(result.data)]
     assert plan.spec.axes == (1,)
     assert plan.spec.dims == ("y", "x")
     assert field.copy(data=np.ones(SHAPE)).bigfft.plan(name, "x", **NAMED[name]).spec.shape == SHAPE

@@ -31,7 +31,7 @@ FILTERS: tuple[str, ...] = get_args(FilterName)
 
 
 @overload
-def plan(a: Any, kind: FilterName, **arguments: Any) -> Plan: ...
+def plan(a: Any, kind: FilterName, **extras: Any) -> Plan: ...
 
 
 @overload
@@ -44,7 +44,7 @@ def plan(
     axis: SupportsIndex | None = None,
     axes: Axes = None,
     norm: Norm = None,
-    **arguments: Unpack[Extras],
+    **extras: Unpack[Extras],
 ) -> Plan: ...
 
 
@@ -57,7 +57,7 @@ def plan(
     axis: SupportsIndex | None = None,
     axes: Any = None,
     norm: Norm = None,
-    **arguments: Any,
+    **extras: Any,
 ) -> Plan:
     """Return the plan of a transform or of a filter, without touching data.
 
@@ -77,7 +77,7 @@ def plan(
         Arguments of transforms of several axes.
     norm
         Scaling, as for the transform.
-    **arguments
+    **extras
         `order`, `chunks`, `memory_limit`, `rounds`, `digits`, `band`, `band_index`, `variant`,
         `kernel`, `device`, `device_memory_limit`, `overwrite_x`, `verify` and `planner`, see `fft`.
         For a filter all of its arguments by name, such as `transfer` and `spacing`.
@@ -124,7 +124,7 @@ def plan(
         named = {name: value for name, value in where.items() if value is not None}
         if norm is not None:
             named["norm"] = norm
-        plans = plans_of_call(getattr(signal, kind), a, **named, **arguments)
+        plans = plans_of_call(getattr(signal, kind), a, **named, **extras)
         return only_plan(kind, plans)
     if not isinstance(kind, str) or kind not in (*TRANSFORMS, *COSINES):
         raise_invalid("kind", kind, f"one of {', '.join((*TRANSFORMS, *FILTERS))}")
@@ -134,7 +134,7 @@ def plan(
         kind,
         where,
         norm,
-        cast("Extras", arguments),
+        cast("Extras", extras),
     )
 
 

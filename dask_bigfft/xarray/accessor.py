@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, cast
 
 import xarray as xr
 
@@ -72,7 +72,7 @@ class Accessor:
     istft = _method(short_time.istft)
     lowpass = _method(filters.lowpass)
     pad = _method(filters.pad)
-    plan = _method(functions.plan)
+    plan = _method(cast("Callable[..., Any]", functions.plan))
     power_spectrum = _method(spectra.power_spectrum)
     resample = _method(filters.resample)
     rfft = _method(functions.rfft)

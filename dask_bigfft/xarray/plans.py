@@ -34,7 +34,7 @@ def plan(
     *,
     n: int | None = None,
     norm: Norm = None,
-    **arguments: Any,
+    **extras: Any,
 ) -> Plan:
     """Return the plan of a transform or of a filter, without touching data.
 
@@ -49,7 +49,7 @@ def plan(
         ``"resample"`` or ``"downsample"``.
     dim, n, norm
         As for the transform or the filter. Filters have no `n` and `norm`.
-    **arguments
+    **extras
         All other arguments of the transform or the filter by name, such as `memory_limit`, `cutoff`
         and `by`.
 
@@ -85,11 +85,11 @@ def plan(
             dim,
             n=n,
             norm=norm,
-            **arguments,
+            **extras,
         )
     for name, value in (("n", n), ("norm", norm)):
         if value is not None:
             raise_invalid(name, value, f"None for {kind}", kind=ArgumentTypeError)
     lazy_array = array.copy(data=parse_array(array.data))
-    plans = plans_of_call(getattr(filters, kind), lazy_array, dim, **arguments)
+    plans = plans_of_call(getattr(filters, kind), lazy_array, dim, **extras)
     return only_plan(kind, plans)

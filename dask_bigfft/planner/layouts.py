@@ -570,9 +570,8 @@ class BlockCutter:
                 window = with_negatives(window, group.size)
             start, count = window
             if count < group.size:
-                dim = sum(len(other.groups) for other in layout.axes[:axis])
                 yield StoredWindow(
-                    dim,
+                    layout.first_dims[axis],
                     start,
                     count,
                     group.size,

@@ -207,33 +207,21 @@ def _conjugated(factor: Twiddle | ChirpFactor) -> Twiddle | ChirpFactor:
 
 
 def _join_first(real_ffts: list[FFT], middle: list[DeviceOperation]) -> None:
-    """Join the last FFT of real values with the complex one that follows, if that is possible."""
-    if not real_ffts or not middle:
-        return
-    if _may_join(middle[0], real_ffts[-1]):
-        real_ffts[-1] = _joined(middle.pop(0), real_ffts[-1])
+    """Join the last FFT of real values with the complex one that follows, if a library can."""
+    complex_fft = middle[0] if middle else None
+    if real_ffts and isinstance(complex_fft, FFT) and _may_join(complex_fft, real_ffts[-1]):
+        real_ffts[-1] = real_ffts[-1].with_complex(complex_fft)
+        del middle[0]
 
 
 def _join_last(middle: list[DeviceOperation], inverse_ffts: list[FFT]) -> None:
-    """Join the first FFT to real values with the complex one before it, if that is possible."""
-    if not inverse_ffts or not middle:
-        return
-    if _may_join(middle[-1], inverse_ffts[0]):
-        inverse_ffts[0] = _joined(middle.pop(), inverse_ffts[0])
+    """Join the first FFT to real values with the complex one before it, if a library can."""
+    complex_fft = middle[-1] if middle else None
+    if inverse_ffts and isinstance(complex_fft, FFT) and _may_join(complex_fft, inverse_ffts[0]):
+        inverse_ffts[0] = inverse_ffts[0].with_complex(complex_fft)
+        del middle[-1]
 
 
-def _may_join(operation: DeviceOperation, real_fft: FFT) -> bool:
-    """Return whether a library does a complex FFT and one of real values at once."""
-    if not isinstance(operation, FFT) or operation.sign != real_fft.sign:
-        return False
-    return operation.dims[-1] < real_fft.dims[0]
-
-
-def _joined(operation: DeviceOperation, real_fft: FFT) -> FFT:
-    """Return a complex FFT and one of real values as one operation."""
-    assert isinstance(operation, FFT)
-    return replace(
-        real_fft,
-        dims=operation.dims + real_fft.dims,
-        lengths=operation.lengths + real_fft.lengths,
-    )
+def _may_join(complex_fft: FFT, real_fft: FFT) -> bool:
+    """Return whether a library does both at once: the complex dimensions come first."""
+    return complex_fft.sign == real_fft.sign and complex_fft.dims[-1] < real_fft.dims[0]

@@ -53,6 +53,8 @@ NO_MODULUS = 1 << 62
 class Term:
     """Digit of the position along a dimension, ``position // divisor % modulus``, times a stride.
 
+    With an offset the position is ``(position + offset) % size``.
+
     Parameters
     ----------
     dim : int
@@ -81,14 +83,15 @@ Index = tuple[Term, ...]
 
 def constant_index(value: int) -> Index:
     """Return the index that has one value everywhere."""
-    digit = NO_MODULUS // 2
+    # The highest digit of a large offset is 1 at all positions.
+    highest = NO_MODULUS // 2
     return (
         Term(
             0,
-            divisor=digit,
+            divisor=highest,
             modulus=2,
             stride=value,
-            offset=digit,
+            offset=highest,
         ),
     )
 
@@ -150,7 +153,7 @@ class FFT:
     @property
     def share(self) -> float:
         """Share of the lines that matter."""
-        return math.prod(window.count / window.size for window in self.lines)
+        return math.prod(window.share for window in self.lines)
 
     @property
     def by_library(self) -> tuple[Scale, Divisor]:
@@ -161,6 +164,18 @@ class FFT:
         if points > 1 and self.divisor == Divisor(1, points):
             return "ortho", ONE
         return "none", self.divisor
+
+    def with_complex(self, complex_fft: "FFT") -> "FFT":
+        """Return these FFTs and complex ones over other dimensions, as one operation.
+
+        The complex dimensions come first.
+        """
+        return replace(
+            self,
+            dims=complex_fft.dims + self.dims,
+            lengths=complex_fft.lengths + self.lengths,
+            divisor=complex_fft.divisor * self.divisor,
+        )
 
 
 @dataclass(frozen=True)
@@ -318,7 +333,7 @@ class Program:
 # --- from a round to its program ------------------------------------------------------------------
 
 
-#: The digits that a pass transforms: number of a step of the round, and of its own step.
+#: The digits that a pass transforms: number of a step of the round, and of its digit step.
 PassSteps = tuple[tuple[int, int], ...]
 
 
@@ -340,7 +355,7 @@ def programs_of(
     """Return the programs of the passes of a round over a block.
 
     An FFT may be split into digits, each of which is a dimension of the tile and is transformed by
-    a pass of its own.
+    a pass of its own. All steps of a digit come after those of the digits before it.
 
     Parameters
     ----------
@@ -349,35 +364,24 @@ def programs_of(
     digits : tuple of tuple of int
         For each step of the round, the digits of its FFT in the order of their transforms.
     passes : tuple of tuple of (int, int)
-        For each pass, the numbers of steps of the round, and of their own steps (`own_steps`).
+        For each pass, the numbers of steps of the round, and of their digit steps.
     """
     first_dims = first_tile_dims(round_, digits)
-    lines: list[_Line] = []
+    split_steps: list[_SplitStep] = []
     for step, lengths in zip(round_.steps, digits, strict=True):
-        block_dim = round_.dim(step)
-        lines.append(
-            _Line(
-                round_,
-                step,
-                lengths,
-                block_dim,
-                first_dims,
-            )
-        )
-    # The digit in each dimension of a line, as far as its steps are done.
-    places = [line.source_digits for line in lines]
+        split_steps.append(_SplitStep(round_, step, lengths, first_dims))
+    transforms_back = any(step.between is not None for step in round_.steps)
     programs: list[Program] = []
     for numbers in passes:
-        pass_steps = []
-        for line_number, own_number in numbers:
-            pass_steps.append(_next_step(lines[line_number], own_number, places[line_number]))
-        transfer = None
-        is_product = any(step.own.between is not None for step in pass_steps)
-        if all(step.between is None for step in round_.steps):  # at the end
-            is_product = round_.multiplies and numbers == passes[-1]
-        if is_product:
-            transfer = _transfer(round_, pass_steps, first_dims)
-        programs.append(_pass_program(pass_steps, transfer))
+        steps: list[_DigitStep] = []
+        for number, digit_number in numbers:
+            steps.append(_DigitStep(split_steps[number], digit_number))
+        # The product is before the first FFT back, or at the end of the round.
+        has_product = round_.multiplies and numbers == passes[-1]
+        if transforms_back:
+            has_product = any(step.has_product for step in steps)
+        transfer = _transfer(round_, steps, first_dims) if has_product else None
+        programs.append(_pass_program(round_, steps, transfer))
     return tuple(programs)
 
 
@@ -386,28 +390,37 @@ def first_tile_dims(round_: Round, digits: Sequence[Shape]) -> tuple[int, ...]:
 
     Parameters are those of `programs_of`.
     """
-    counts = [1] * sum(len(axis.groups) for axis in round_.source.axes)
+    counts = [1] * round_.source.first_dims[-1]
     for step, lengths in zip(round_.steps, digits, strict=True):
         counts[round_.dim(step)] = len(lengths)
     return tuple(itertools.accumulate(counts, initial=0))
 
 
-def own_steps(block_dim: int, step: Step, lengths: Shape) -> tuple[Step, ...]:
-    """Return the steps of a step whose FFT is split into digits of some lengths.
+def digit_steps(axis: int, step: Step, lengths: Shape) -> tuple[Step, ...]:
+    """Return the steps over single digits that together are the FFT of a step.
 
     There is one step per digit. A convolution has one less than twice as many, because its steps
     after the middle one transform back, and so has a step with a product inside.
+
+    Parameters
+    ----------
+    axis : int
+        Axis of the new steps.
+    step : Step
+        A step whose FFT is split.
+    lengths : tuple of int
+        Lengths of the digits in the order of their transforms.
     """
     if step.between is not None:
         return operator_program(
-            block_dim,
+            axis,
             lengths,
             kind=step.kind,
             sign=step.sign,
         ).steps
     is_convolution = step.convolve is not None
     program = axis_program(
-        block_dim,
+        axis,
         step.length,
         lengths,
         kind=step.kind,
@@ -416,366 +429,423 @@ def own_steps(block_dim: int, step: Step, lengths: Shape) -> tuple[Step, ...]:
     )
     if not is_convolution or step.sign == program.steps[0].sign:
         return program.steps
-    return tuple(replace(own, sign=-own.sign) for own in program.steps)
+    return tuple(replace(digit_step, sign=-digit_step.sign) for digit_step in program.steps)
 
 
-class _Line:
-    """Step of a round, and the dimensions of a tile that have its digits.
+@dataclass(frozen=True, eq=False)
+class _SplitStep:
+    """Step of a round whose FFT is split into digits, each in a dimension of the tile.
 
     Parameters
     ----------
-    round_, step : Round, Step
-        The round, and one of its steps.
+    round : Round
+        The round.
+    step : Step
+        The step.
     lengths : tuple of int
         Lengths of the digits in the order of their transforms.
-    block_dim : int
-        Dimension of a block that the step transforms.
     first_dims : tuple of int
         First dimension of a tile for each dimension of a block.
     """
 
-    def __init__(
-        self,
-        round_: Round,
-        step: Step,
-        lengths: Shape,
-        block_dim: int,
-        first_dims: Shape,
-    ) -> None:
-        self.round = round_
-        self.step = step
-        self.lengths = lengths
-        self.block_dim = block_dim
-        self.first_dims = first_dims
-        #: First dimension of the tile that has a digit of the step.
-        self.first_dim = first_dims[block_dim]
-        self.steps = own_steps(block_dim, step, lengths)
-        #: Stage of the digits after all steps.
-        self.last_stage = 2 if step.turns_back else 1
+    round: Round
+    step: Step
+    lengths: Shape
+    first_dims: Shape
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """Steps over single digits, in order."""
+        return digit_steps(self.block_dim, self.step, self.lengths)
+
+    @cached_property
+    def block_dim(self) -> int:
+        """Dimension of a block that is transformed."""
+        return self.round.dim(self.step)
 
     @property
-    def source_digits(self) -> list[Digit]:
-        """Digit in each dimension of the line before its first step."""
-        first_steps = self.steps[: len(self.lengths)]
-        return [step.source for step in first_steps]
+    def first_dim(self) -> int:
+        """First dimension of the tile that has a digit of the step."""
+        return self.first_dims[self.block_dim]
 
     @property
     def axis_first_dim(self) -> int:
-        """First dimension of a tile that belongs to the axis of the step."""
+        """First dimension of the tile that belongs to the axis of the step."""
         return self.first_dims[self._axis_first_block_dim]
 
     @property
     def _axis_first_block_dim(self) -> int:
-        return sum(len(axis.groups) for axis in self.round.source.axes[: self.step.axis])
+        """First dimension of a block that belongs to the axis of the step."""
+        return self.round.source.first_dims[self.step.axis]
 
-    def others(self, layout: Layout, stage: int) -> Index:
-        """Return the index of a stage from the axis' other dimensions."""
-        axis = layout.axes[self.step.axis]
+    @property
+    def last_stage(self) -> int:
+        """Stage of the digits after all steps."""
+        return 2 if self.step.turns_back else 1
+
+    def digits_after(self, count: int) -> list[Digit]:
+        """Return the digit in each dimension of the tile after the first `count` digit steps."""
+        digits = [step.source for step in self.steps[: len(self.lengths)]]
+        for step in self.steps[:count]:
+            place = digits.index(step.source)
+            digits[place] = step.target
+        return digits
+
+    def digit_index(self, digits: Sequence[Digit], stage: int, stride: int = 1) -> Index:
+        """Return the index that the digits of one stage make, times a stride.
+
+        Parameters
+        ----------
+        digits : sequence of Digit
+            The digit in each dimension of the tile that belongs to the step.
+        stage : int
+            Stage of the index; digits of other stages are ignored.
+        stride : int
+            Factor of the index.
+        """
+        terms: list[Term] = []
+        for dim, digit in enumerate(digits, self.first_dim):
+            if digit.stage == stage and digit.size > 1:
+                terms.append(_position(dim, digit.stride * stride))
+        # Without such a digit the index is 0. Its term still tells the dimension of the step, in
+        # which the only digit has a single value.
+        return tuple(terms) or (_position(self.first_dim, stride),)
+
+    def other_index(self, layout: Layout, stage: int) -> Index:
+        """Return the index of a stage from the other dimensions of the axis.
+
+        Parameters
+        ----------
+        layout : Layout
+            Blocks of the round before or after.
+        stage : int
+            Stage of the index in this layout.
+        """
         terms = axis_terms(
-            axis,
+            layout.axes[self.step.axis],
             stage,
             self._axis_first_block_dim,
             skip=self.block_dim,
         )
-        return tuple(replace(term, dim=self.first_dims[term.dim]) for term in terms)
-
-    def own(self, digits: Sequence[Digit], stage: int, stride: int = 1) -> Index:
-        """Return the index of a stage from the digits of the step, times a stride."""
-        terms: list[Term] = []
-        for dim, digit in enumerate(digits, self.first_dim):
-            if digit.stage == stage and digit.size > 1:
-                terms.append(
-                    Term(
-                        dim,
-                        1,
-                        NO_MODULUS,
-                        digit.stride * stride,
-                    )
-                )
-        # A digit with a single value is at position 0.
-        return tuple(terms) or (
-            Term(
-                self.first_dim,
-                1,
-                NO_MODULUS,
-                stride,
-            ),
-        )
+        return _on_tile(terms, self.first_dims)
 
 
-@dataclass(frozen=True)
-class _PassStep:
-    """Own step of a step of a round, in a pass.
-
-    Parameters
-    ----------
-    line : _Line
-        The step of the round.
-    number : int
-        Number of the own step.
-    dim : int
-        Dimension of the tile that is transformed.
-    digits_before, digits_after : tuple of Digit
-        Digits in the dimensions of the line before and after the step.
-    """
-
-    line: _Line
-    number: int
-    dim: int
-    digits_before: tuple[Digit, ...]
-    digits_after: tuple[Digit, ...]
-
-    @property
-    def own(self) -> Step:
-        """The own step."""
-        return self.line.steps[self.number]
-
-    @property
-    def begins(self) -> bool:
-        """True if this is the first own step."""
-        return self.number == 0
-
-    @property
-    def ends(self) -> bool:
-        """True if this is the last own step."""
-        return self.number == len(self.line.steps) - 1
-
-    @property
-    def fft_divisor(self) -> Divisor:
-        """Divisor of the FFT: that of the whole step if no factor after it divides."""
-        step = self.line.step
-        if not self.ends or step.twiddle is not None or step.chirp_out is not None:
-            return ONE
-        return step.divisor
-
-    def frequency_terms(self) -> Index:
-        """Return the terms of the frequency at the product with a transfer function."""
-        digits = list(self.digits_after)
-        between = self.own.between
-        if between is not None:
-            digits[self.dim - self.line.first_dim] = between
-        frequency = self.line.step.between or self.line.step.target
-        return self.line.own(digits, stage=1, stride=frequency.stride)
-
-    def chirps_in(self) -> Iterator[ChirpFactor]:
-        """Yield the chirp that multiplies the input of the line."""
-        line = self.line
-        if self.begins and line.step.chirp_in is not None:
-            digit = line.step.source
-            own = line.own(self.digits_before, stage=0, stride=digit.stride)
-            others = line.others(line.round.source, digit.stage)
-            yield ChirpFactor(line.step.chirp_in, own, others)
-
-    def twiddles_between(self) -> Iterator[Twiddle]:
-        """Yield the twiddle over the digits of the line that are still to be transformed."""
-        own = self.own
-        if own.twiddle is not None:
-            # After a convolution or a product it belongs to the inverse FFT.
-            others = self.line.own(self.digits_after, stage=own.target.stage - 1)
-            yield Twiddle(
-                own.twiddle,
-                own.last_sign,
-                (
-                    Term(
-                        self.dim,
-                        1,
-                        NO_MODULUS,
-                        1,
-                    ),
-                ),
-                others,
-            )
-
-    def twiddles_after(self) -> Iterator[Twiddle]:
-        """Yield the twiddle over the other digits of the axis that are still to be transformed."""
-        line = self.line
-        step = line.step
-        if self.ends and step.twiddle is not None:
-            own = line.own(self.digits_after, stage=line.last_stage)
-            others = line.others(line.round.target, step.target.stage - 1)
-            divisor = ONE if step.chirp_out is not None else step.divisor
-            yield Twiddle(
-                step.twiddle,
-                step.last_sign,
-                own,
-                others,
-                divisor,
-            )
-
-    def chirps_out(self) -> Iterator[ChirpFactor]:
-        """Yield the chirp that multiplies the output of the line."""
-        line = self.line
-        step = line.step
-        if self.ends and step.chirp_out is not None:
-            own = line.own(self.digits_after, line.last_stage, step.target.stride)
-            others = line.others(line.round.target, step.target.stage)
-            yield ChirpFactor(
-                step.chirp_out,
-                own,
-                others,
-                step.divisor,
-            )
-
-
-def _next_step(line: _Line, number: int, digits: list[Digit]) -> _PassStep:
-    """Return a step of a line, and replace the digit that it transforms.
-
-    `digits` has the digit in each dimension of the line, before the step and then after it.
-    """
-    own = line.steps[number]
-    position = digits.index(own.source)
-    digits_before = tuple(digits)
-    digits[position] = own.target
-    return _PassStep(
-        line=line,
-        number=number,
-        dim=line.first_dim + position,
-        digits_before=digits_before,
-        digits_after=tuple(digits),
+def _position(dim: int, stride: int) -> Term:
+    """Return the position along a dimension, times a stride."""
+    return Term(
+        dim,
+        divisor=1,
+        modulus=NO_MODULUS,
+        stride=stride,
     )
 
 
-def _pass_program(steps: Sequence[_PassStep], transfer: Transfer | None) -> Program:
-    """Return the program of a pass, with a product in it if there is a transfer function."""
-    operations: list[Operation] = []
-    operations += [_fft("r2c", [step]) for step in steps if step.own.kind == "r2c"]
-    _add_factors(operations, [step.chirps_in() for step in steps])
-    operations += _complex_ffts(steps)
-    operations += _filters(steps)
-    if transfer is not None:
-        operations.append(transfer)
-        operations += _complex_ffts([step for step in steps if step.own.between], back=True)
-    factors: list[Iterator[Twiddle | ChirpFactor]] = []
-    factors += [step.twiddles_between() for step in steps]
-    factors += [step.twiddles_after() for step in steps]
-    factors += [step.chirps_out() for step in steps]
-    _add_factors(operations, factors)
-    operations += _real_results(steps)
+def _on_tile(terms: Index, first_dims: Shape) -> Index:
+    """Return terms with the dimensions of a tile in place of those of a block."""
+    return tuple(replace(term, dim=first_dims[term.dim]) for term in terms)
+
+
+@dataclass(frozen=True, eq=False)
+class _DigitStep:
+    """Step over one digit of a split step: its FFTs, and the factors before and after them.
+
+    Parameters
+    ----------
+    split_step : _SplitStep
+        The step of the round.
+    number : int
+        Number of this step among its digit steps.
+    """
+
+    split_step: _SplitStep
+    number: int
+
+    @property
+    def step(self) -> Step:
+        """The step over one digit."""
+        return self.split_step.steps[self.number]
+
+    @property
+    def has_product(self) -> bool:
+        """True if the product with a transfer function is inside."""
+        return self.step.between is not None
+
+    @property
+    def is_last(self) -> bool:
+        """True if this is the last digit step."""
+        return self.number == len(self.split_step.steps) - 1
+
+    @cached_property
+    def digits_before(self) -> list[Digit]:
+        """Digit in each dimension of the split step, before this one."""
+        return self.split_step.digits_after(self.number)
+
+    @cached_property
+    def digits_after(self) -> list[Digit]:
+        """Digit in each dimension of the split step, after this one."""
+        return self.split_step.digits_after(self.number + 1)
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the tile that is transformed."""
+        return self.split_step.first_dim + self.digits_before.index(self.step.source)
+
+    @property
+    def first_fft(self) -> FFT:
+        """FFTs over the digit, those before a product."""
+        step = self.step
+        return FFT(
+            step.kind,
+            dims=(self.dim,),
+            lengths=(step.length,),
+            sign=step.sign,
+            divisor=ONE if step.turns_back else self._fft_divisor,
+        )
+
+    @property
+    def last_fft(self) -> FFT:
+        """FFTs over the digit after a product, else the only ones."""
+        step = self.step
+        return FFT(
+            step.last_kind,
+            dims=(self.dim,),
+            lengths=(step.length,),
+            sign=step.last_sign,
+            divisor=self._fft_divisor,
+        )
+
+    @property
+    def _fft_divisor(self) -> Divisor:
+        """Divisor of the last FFT: that of the whole step if no factor after it divides."""
+        whole_step = self.split_step.step
+        has_factor = whole_step.twiddle is not None or whole_step.chirp_out is not None
+        return whole_step.divisor if self.is_last and not has_factor else ONE
+
+    @property
+    def filter(self) -> Product:
+        """Product with the spectrum of a filter, after the first FFT of a convolution."""
+        split_step = self.split_step
+        return Product(
+            operand=split_step.step.operand,
+            axis=split_step.step.axis,
+            dim=split_step.first_dim,
+            first=split_step.axis_first_dim,
+            lengths=split_step.lengths,
+        )
+
+    @property
+    def frequency_index(self) -> Index:
+        """Frequency along the dimensions of the split step, at the product inside or at the end."""
+        split_step = self.split_step
+        digits = list(self.digits_after)
+        if self.step.between is not None:
+            digits[self.dim - split_step.first_dim] = self.step.between
+        frequency_digit = split_step.step.between or split_step.step.target
+        return split_step.digit_index(digits, stage=1, stride=frequency_digit.stride)
+
+    @property
+    def chirp_in(self) -> ChirpFactor | None:
+        """Chirp that multiplies the input of the split step, if it has one."""
+        split_step = self.split_step
+        step = split_step.step
+        if self.number > 0 or step.chirp_in is None:
+            return None
+        return ChirpFactor(
+            step.chirp_in,
+            own=split_step.digit_index(self.digits_before, stage=0, stride=step.source.stride),
+            others=split_step.other_index(split_step.round.source, step.source.stage),
+        )
+
+    @property
+    def inner_twiddle(self) -> Twiddle | None:
+        """Twiddle with the digits of the split step that are still to be transformed, if any."""
+        step = self.step
+        if step.twiddle is None:
+            return None
+        return Twiddle(
+            step.twiddle,
+            step.last_sign,  # after a product the twiddle belongs to the FFT back
+            own=(_position(self.dim, 1),),
+            others=self.split_step.digit_index(self.digits_after, stage=step.target.stage - 1),
+        )
+
+    @property
+    def outer_twiddle(self) -> Twiddle | None:
+        """Twiddle with the other digits of the axis that are still to be transformed, if any."""
+        split_step = self.split_step
+        step = split_step.step
+        if not self.is_last or step.twiddle is None:
+            return None
+        return Twiddle(
+            step.twiddle,
+            step.last_sign,
+            own=split_step.digit_index(self.digits_after, split_step.last_stage),
+            others=split_step.other_index(split_step.round.target, step.target.stage - 1),
+            divisor=ONE if step.chirp_out is not None else step.divisor,
+        )
+
+    @property
+    def chirp_out(self) -> ChirpFactor | None:
+        """Chirp that multiplies the output of the split step, if it has one."""
+        split_step = self.split_step
+        step = split_step.step
+        if not self.is_last or step.chirp_out is None:
+            return None
+        return ChirpFactor(
+            step.chirp_out,
+            own=split_step.digit_index(
+                self.digits_after,
+                split_step.last_stage,
+                stride=step.target.stride,
+            ),
+            others=split_step.other_index(split_step.round.target, step.target.stage),
+            divisor=step.divisor,
+        )
+
+
+def _pass_program(
+    round_: Round,
+    steps: Sequence[_DigitStep],
+    transfer: Transfer | None,
+) -> Program:
+    """Return the program of a pass of a round, with a product if there is a transfer function."""
+    first_ffts = [step.first_fft for step in steps]
+    last_ffts = [step.last_fft for step in steps]
+    operations: list[Operation] = _of_kind("r2c", first_ffts)
+    operations += _multiplications([step.chirp_in for step in steps])
+    operations += _complex_operations(round_, steps, transfer)
+    factors_after: list[Twiddle | ChirpFactor | None] = []
+    factors_after += [step.inner_twiddle for step in steps]
+    factors_after += [step.outer_twiddle for step in steps]
+    factors_after += [step.chirp_out for step in steps]
+    operations += _multiplications(factors_after)
+    operations += _of_kind("c2r", last_ffts)
     return Program(tuple(_joined(operations)), tuple(step.dim for step in steps))
 
 
-def _real_results(steps: Sequence[_PassStep]) -> Iterator[FFT]:
-    """Yield the FFTs to real values."""
+def _of_kind(kind: Kind, ffts: Sequence[FFT]) -> list[FFT]:
+    """Return the FFTs of one kind."""
+    return [fft for fft in ffts if fft.kind == kind]
+
+
+def _multiplications(factors: Sequence[Twiddle | ChirpFactor | None]) -> list[Multiply]:
+    """Return one product with all factors, or none if all of them are None."""
+    own_factors = tuple(factor for factor in factors if factor is not None)
+    return [Multiply(own_factors)] if own_factors else []
+
+
+def _complex_operations(
+    round_: Round,
+    steps: Sequence[_DigitStep],
+    transfer: Transfer | None,
+) -> Iterator[Operation]:
+    """Yield the complex FFTs of a pass, then each product and the complex FFTs back after it."""
+    if round_.leaves_out_lines and not round_.multiplies:
+        yield from _ffts_of_some_lines(round_, steps)
+    else:
+        first_ffts = [step.first_fft for step in steps]
+        yield from _at_once(_of_kind("c2c", first_ffts))
     for step in steps:
-        if step.own.last_kind == "c2r":
-            yield _fft("c2r", [step], back=step.own.between is not None)
+        if step.step.convolve is not None:
+            yield step.filter
+            yield step.last_fft
+    if transfer is not None:
+        yield transfer
+        ffts_back = [step.last_fft for step in steps if step.has_product]
+        yield from _at_once(_of_kind("c2c", ffts_back))
 
 
-def _complex_ffts(steps: Sequence[_PassStep], back: bool = False) -> Iterator[FFT]:
-    """Yield the complex FFTs: one for each sign, or one for each step where lines do not matter.
-
-    With `back` they are those after the product with a transfer function.
-    """
-    complex_steps = [step for step in steps if step.own.kind == "c2c"]
-    round_ = steps[0].line.round if steps else None
-    if round_ is not None and round_.leaves_out_lines and not round_.multiplies:
-        yield from _ffts_of_some_lines(steps, complex_steps, round_)
-        return
-    for sign in dict.fromkeys(step.own.sign for step in complex_steps):
-        yield _fft("c2c", [step for step in complex_steps if step.own.sign == sign], back)
+def _at_once(complex_ffts: Sequence[FFT]) -> list[FFT]:
+    """Return complex FFTs over different dimensions, as one operation for each sign."""
+    together: dict[int, FFT] = {}
+    for fft in complex_ffts:
+        others = together.get(fft.sign)
+        together[fft.sign] = fft if others is None else fft.with_complex(others)
+    return list(together.values())
 
 
-def _transfer(round_: Round, steps: Sequence[_PassStep], first_dims: Shape) -> Transfer:
+def _transfer(round_: Round, steps: Sequence[_DigitStep], first_dims: Shape) -> Transfer:
     """Return the product with the transfer function of an operator in a pass.
 
     Parameters
     ----------
     round_ : Round
         The round.
-    steps : sequence of _PassStep
+    steps : sequence of _DigitStep
         Steps of the pass.
     first_dims : tuple of int
         First dimension of the tile for each dimension of a block, and their number.
     """
-    step_of_axis = {step.line.step.axis: step for step in steps}
+    step_of_axis = {step.split_step.step.axis: step for step in steps}
+    band_of_axis = {band.axis: band for band in round_.bands}
+    spectrum = round_.spectrum
     axes: list[AxisFrequencies] = []
-    first_dims_of_axes: list[int] = []
-    block_dim = 0
-    for axis, layout in enumerate(round_.spectrum.axes):
-        first_dims_of_axes.append(first_dims[block_dim])
+    for axis, layout in enumerate(spectrum.axes):
+        stage = max(digit.stage for digit in layout.digits)  # 0: the axis is not transformed
         step = step_of_axis.get(axis)
-        skip = None if step is None else step.line.block_dim
-        terms = axis_terms(layout, 1, block_dim, skip)
-        index = tuple(replace(term, dim=first_dims[term.dim]) for term in terms)
+        terms = axis_terms(
+            layout,
+            stage,
+            spectrum.first_dims[axis],
+            skip=None if step is None else step.split_step.block_dim,
+        )
+        index = _on_tile(terms, first_dims)
         if step is not None:
-            index += step.frequency_terms()
-        ends = [digit.stride * digit.radix for digit in layout.digits if digit.stage == 1]
-        if not ends:  # the axis is not transformed
-            index = axis_terms(layout, 0, first_dims[block_dim])
-            ends = [digit.radix for digit in layout.digits]
-        band = next((band for band in round_.bands if band.axis == axis), None)
+            index += step.frequency_index
+        ends = [digit.stride * digit.radix for digit in layout.digits if digit.stage == stage]
         axes.append(
             AxisFrequencies(
                 axis,
-                max(ends),
-                index,
-                band,
+                length=max(ends),
+                index=index,
+                band=band_of_axis.get(axis),
             )
         )
-        block_dim += len(layout.groups)
-    return Transfer(0, tuple(axes), (*first_dims_of_axes, first_dims[-1]))
+    return Transfer(
+        operand=0,
+        axes=tuple(axes),
+        first_dims=tuple(first_dims[dim] for dim in spectrum.first_dims),
+    )
 
 
-def _ffts_of_some_lines(
-    steps: Sequence[_PassStep], complex_steps: Sequence[_PassStep], round_: Round
-) -> Iterator[FFT]:
-    """Yield one FFT for each complex step of a pass, of the lines that matter.
+def _ffts_of_some_lines(round_: Round, steps: Sequence[_DigitStep]) -> Iterator[FFT]:
+    """Yield one complex FFT for each step of a pass, of the lines that matter.
 
-    After a step, the lines outside of its window do not matter; before it, those outside of the
-    window that was stored do not. So the steps with small windows come first or last.
+    Along a dimension that is still to be transformed, lines outside of the window that is not zero
+    do not matter. Along one that is transformed already, lines outside of the window that is stored
+    do not. Steps that leave the fewest lines to the others come first. No step is split.
+
+    Parameters
+    ----------
+    round_ : Round
+        The round.
+    steps : sequence of _DigitStep
+        Its steps.
     """
-    windows = [window.read for window in round_.windows]
-    stored = {window.dim: window for window in windows if window.count < window.size}
     nonzero = {window.dim: window for window in round_.windows_in}
+    stored: dict[int, StoredWindow] = {}
+    for window in round_.windows:
+        if window.read.count < window.size:
+            stored[window.dim] = window.read
 
-    def lost_share(step: _PassStep) -> float:
-        """Return the share of lines for other steps if this one comes first, less that if last."""
-        after = stored.get(step.dim)
-        before = nonzero.get(step.dim)
-        share_after = 1.0 if after is None else after.count / after.size
-        return share_after - (1.0 if before is None else before.count / before.size)
+    def change_of_share(fft: FFT) -> float:
+        """Return the share of lines for other FFTs after this one, less that before it."""
+        (dim,) = fft.dims
+        share_after = stored[dim].share if dim in stored else 1.0
+        share_before = nonzero[dim].share if dim in nonzero else 1.0
+        return share_after - share_before
 
-    lines: dict[int, StoredWindow] = dict(nonzero)
-    for step in steps:
-        if step.own.kind == "r2c":
-            lines.pop(step.dim, None)
-            if step.dim in stored:
-                lines[step.dim] = stored[step.dim]
-    for step in sorted(complex_steps, key=lost_share):
-        lines.pop(step.dim, None)
-        yield replace(_fft("c2c", [step]), lines=tuple(lines.values()))
-        if step.dim in stored:
-            lines[step.dim] = stored[step.dim]
-
-
-def _filters(steps: Sequence[_PassStep]) -> Iterator[Operation]:
-    """Yield the product with the spectrum of each filter, and the FFT back that follows."""
-    for step in steps:
-        if step.own.convolve is not None:
-            line = step.line
-            yield Product(
-                operand=line.step.operand,
-                axis=line.step.axis,
-                dim=line.first_dim,
-                first=line.axis_first_dim,
-                lengths=line.lengths,
-            )
-            yield FFT(
-                "c2c",
-                (step.dim,),
-                (step.own.length,),
-                -line.step.sign,
-            )
-
-
-def _add_factors(
-    operations: list[Operation],
-    factors: Sequence[Iterator[Twiddle | ChirpFactor]],
-) -> None:
-    """Append one product with all factors, if there are any."""
-    multiply = Multiply(tuple(itertools.chain.from_iterable(factors)))
-    if multiply.factors:
-        operations.append(multiply)
+    ffts = [step.first_fft for step in steps]
+    real_ffts = _of_kind("r2c", ffts)
+    complex_ffts = sorted(_of_kind("c2c", ffts), key=change_of_share)
+    windows = dict(nonzero)  # outside of which lines do not matter now
+    for fft in (*real_ffts, *complex_ffts):
+        (dim,) = fft.dims
+        windows.pop(dim, None)
+        if fft.kind == "c2c":
+            yield replace(fft, lines=tuple(windows.values()))
+        if dim in stored:
+            windows[dim] = stored[dim]
 
 
 def axis_terms(
@@ -829,43 +899,19 @@ def _group_terms(group: Group, stage: int, dim: int) -> Iterator[Term]:
         divisor *= max(digit.size, 1)
 
 
-def _fft(kind: Kind, steps: Sequence[_PassStep], back: bool = False) -> FFT:
-    """Return the FFTs of several steps of one kind and sign, as one operation.
-
-    With `back` they are the FFTs after the product with a transfer function.
-    """
-    divisor = ONE
-    for step in steps:
-        if back or step.own.between is None:
-            divisor *= step.fft_divisor
-    return FFT(
-        kind,
-        dims=tuple(step.dim for step in steps),
-        lengths=tuple(step.own.length for step in steps),
-        sign=steps[0].own.last_sign if back else steps[0].own.sign,
-        divisor=divisor,
-    )
-
-
 def _joined(operations: Sequence[Operation]) -> list[Operation]:
     """Return operations with an FFT of real values and complex ones after it as one FFT."""
     joined: list[Operation] = []
     for operation in operations:
         last = joined[-1] if joined else None
         if isinstance(last, FFT) and isinstance(operation, FFT) and _may_join(last, operation):
-            joined[-1] = replace(
-                last,
-                dims=operation.dims + last.dims,
-                lengths=operation.lengths + last.lengths,
-                divisor=operation.divisor * last.divisor,
-            )
+            joined[-1] = last.with_complex(operation)
         else:
             joined.append(operation)
     return joined
 
 
-def _may_join(real: FFT, plain: FFT) -> bool:
+def _may_join(fft: FFT, next_fft: FFT) -> bool:
     """Return whether a library does an FFT of real values and the complex one after it at once."""
-    if plain.lines:
-        return False
-    return (real.kind, plain.kind) == ("r2c", "c2c") and real.sign == plain.sign
+    is_real_first = fft.kind == "r2c" and next_fft.kind == "c2c"
+    return is_real_first and fft.sign == next_fft.sign and not next_fft.lines

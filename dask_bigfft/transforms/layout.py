@@ -272,6 +272,12 @@ class Layout(HashedOnce):
         return math.prod(axis.largest for axis in self.axes)
 
     @cached_property
+    def first_dims(self) -> tuple[int, ...]:
+        """First dimension of a block that belongs to each axis, and the number of dimensions."""
+        counts = [len(axis.groups) for axis in self.axes]
+        return tuple(itertools.accumulate(counts, initial=0))
+
+    @cached_property
     def full_shape(self) -> tuple[int, ...]:
         """Longest chunk of each dimension of a block."""
         lengths = []

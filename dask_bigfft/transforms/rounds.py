@@ -57,6 +57,11 @@ class StoredWindow:
     fold: tuple[int, int] | None = field(default=None, metadata=OPTIONAL)
 
     @property
+    def share(self) -> float:
+        """Share of the values that are stored."""
+        return self.count / self.size
+
+    @property
     def cuts(self) -> list[tuple[slice, slice, bool]]:
         """Slices of the dimension, their places in the window, and whether they are added there.
 
@@ -209,11 +214,9 @@ class Round(HashedOnce):
 
     def dim(self, step: Step) -> int:
         """Return the dimension of a block that holds the step's digit."""
-        axes_before = self.source.axes[: step.axis]
-        dims_before = sum(len(axis.groups) for axis in axes_before)
         own_axis = self.source.axes[step.axis]
         digits = [group.digits for group in own_axis.groups]
-        return dims_before + digits.index((step.source,))
+        return self.source.first_dims[step.axis] + digits.index((step.source,))
 
 
 @dataclass(frozen=True)

@@ -539,12 +539,12 @@ def generate_filter(
 ) -> Array:
     """Return a block of a Bluestein filter after its first round, given the filter's values."""
     axis = run.plan.rounds[0].source.axes[0]
-    places = axis_index(axis, block[0], 0)
+    places = axis_index(axis, block[0], stage=0)
     padded_length = math.prod(digit.radix for digit in axis.digits)
 
     def view() -> BlockView:
         values = chirp_filter(
-            places.reshape(axis.shape(block[0])),
+            places.table(),
             padded_length,
             chirp.length,
             chirp.sign,

@@ -615,10 +615,8 @@ class _Tile:
     def _origin(self, box: Box) -> Block:
         """Return the position of the tile: its own in the block, and that of the block."""
         origin = [low for low, _ in box]
-        first_dims = iter(self.common.firsts)
-        for axis, number in zip(self.round.source.axes, self.block, strict=True):
-            for low, _ in axis.intervals(number):
-                origin[next(first_dims)] += low
+        for block_dim, first in enumerate(self.round.source.origin(self.block)):
+            origin[self.common.firsts[block_dim]] += first
         return tuple(origin)
 
     def work(self) -> TileWork:

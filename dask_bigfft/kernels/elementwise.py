@@ -25,9 +25,8 @@ from dask_bigfft.kernels.transfer import (
     AxisOnTile,
     Slices,
     TileTransfer,
-    broadcast_part,
-    in_host_memory,
-    taken,
+    indices_of_part,
+    values_at,
 )
 
 #: Name of the spectrum in an expression.
@@ -90,7 +89,7 @@ class Expression:
 
     def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "ExpressionOnTile":
         """Return the expression at the frequencies of a tile; see `kernels.transfer`."""
-        indices = {axis: in_host_memory(own.indices) for axis, own in axes.items()}
+        indices = {axis: own.host_indices for axis, own in axes.items()}
         return ExpressionOnTile(self, indices, like)
 
     @cached_property
@@ -143,7 +142,7 @@ class ExpressionOnTile(TileTransfer):
     def multiply(self, spectrum: Array, part: Slices) -> None:
         """Replace a part of the spectrum of the tile, in place, by the value of the expression."""
         expression = self.expression
-        indices = {axis: own[broadcast_part(part, axis)] for axis, own in self.indices.items()}
+        indices = indices_of_part(self.indices, part)
         values = spectrum[part]
         if expression.scale != 1:
             values = values * values.real.dtype.type(expression.scale)
@@ -170,7 +169,7 @@ class ExpressionOnTile(TileTransfer):
         """Return the factors at some frequencies, on the device of the tile."""
         factors: dict[str, Array] = {}
         for name, factor in self.expression.factors.items():
-            factors[name] = np.asarray(taken(factor, indices), like=self.like)
+            factors[name] = np.asarray(values_at(factor, indices), like=self.like)
         return factors
 
     def _factors_of_both_signs(
@@ -189,6 +188,6 @@ class ExpressionOnTile(TileTransfer):
         opposite[halved] = np.minimum(opposite[halved], half)
         factors: dict[str, Array] = {}
         for name, factor in self.expression.factors.items():
-            values = np.where(is_negative, taken(factor, opposite), taken(factor, positive))
+            values = np.where(is_negative, values_at(factor, opposite), values_at(factor, positive))
             factors[name] = np.asarray(values, like=self.like)
         return factors

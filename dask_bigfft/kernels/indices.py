@@ -1,6 +1,8 @@
 """Indices of digits at the places of a block, from the terms of programs."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,117 +11,133 @@ from dask_bigfft.tiles.program import Index, axis_terms
 from dask_bigfft.transforms.layout import AxisLayout
 
 
-def place_of_index(
-    value: int,
-    index: Index,
-    first: int,
-    lows: Sequence[int],
-    shape: Sequence[int],
-) -> int | None:
-    """Return the place, in C order, at which terms add up to a value; None if none of them does.
+@dataclass(frozen=True)
+class PlaceIndex:
+    """Index at the places of some consecutive dimensions of a block or a tile.
 
     Parameters
     ----------
-    value : int
-        The value.
-    index, first, lows, shape
-        As `index_table` takes them.
+    terms : tuple of Term
+        The index: a sum of terms of these dimensions.
+    first_dim : int
+        The first of the dimensions.
+    origin : sequence of int
+        Position of the first place along each dimension.
+    shape : sequence of int
+        Number of places along each dimension.
 
     Examples
     --------
     >>> from dask_bigfft.tiles.program import NO_MODULUS, Term
-    >>> index = (Term(0, 1, NO_MODULUS, 1), Term(1, 1, NO_MODULUS, 3))
-    >>> index_table(index, 0, (0, 1), (3, 3)).tolist(), place_of_index(7, index, 0, (0, 1), (3, 3))
+    >>> terms = (Term(0, 1, NO_MODULUS, stride=1), Term(1, 1, NO_MODULUS, stride=3))
+    >>> index = PlaceIndex(terms, first_dim=0, origin=(0, 1), shape=(3, 3))
+    >>> index.table().tolist(), index.place_of(7)
     ([[3, 6, 9], [4, 7, 10], [5, 8, 11]], 4)
     """
-    positions = dict.fromkeys(range(first, first + len(shape)), 0)
-    remainder = value
-    for term in sorted(index, key=lambda term: -term.stride):
-        digit = min(remainder // term.stride, term.modulus - 1)
-        remainder -= digit * term.stride
-        positions[term.dim] += digit * term.divisor
-    if remainder:
-        return None
-    for term in index:
-        if term.offset:
-            positions[term.dim] = (positions[term.dim] - term.offset) % term.size
-    place = 0
-    for position, low, count in zip(
-        positions.values(),
-        lows,
-        shape,
-        strict=True,
-    ):
-        if not low <= position < low + count:
+
+    terms: Index
+    first_dim: int
+    origin: Sequence[int]
+    shape: Sequence[int]
+
+    def table(self, like: Array | None = None) -> Array:
+        """Return the index at all places; it is read-only.
+
+        Parameters
+        ----------
+        like : array, optional
+            Array on the device of the result, by default a NumPy array.
+        """
+        table = None
+        for term in self.terms:
+            dim = term.dim - self.first_dim
+            first = self.origin[dim]
+            end = first + self.shape[dim]
+            values = np.arange(first, end, dtype=np.int64, like=like)
+            if term.offset:
+                values += term.offset
+                values %= term.size
+                end = term.size
+            if term.divisor > 1:
+                values //= term.divisor
+            if end > term.divisor * term.modulus:
+                values %= term.modulus
+            if term.stride != 1:
+                values *= term.stride
+            broadcast = [1] * len(self.shape)
+            broadcast[dim] = -1
+            values = values.reshape(broadcast)
+            table = values if table is None else table + values
+        if table is None:
+            table = np.zeros((1,) * len(self.shape), np.int64, like=like)
+        return np.broadcast_to(table, self.shape)
+
+    def place_of(self, value: int) -> int | None:
+        """Return the place, in C order, with a value of the index; None if no place has it.
+
+        The terms have to be digits of the index: those with smaller strides than a term add up to
+        less than its stride.
+        """
+        positions = [0] * len(self.shape)
+        remainder = value
+        for term in sorted(self.terms, key=lambda term: -term.stride):
+            digit = min(remainder // term.stride, term.modulus - 1)
+            remainder -= digit * term.stride
+            positions[term.dim - self.first_dim] += digit * term.divisor
+        if remainder:
             return None
-        place = place * count + position - low
-    return place
+        for term in {term.dim: term for term in self.terms if term.offset}.values():
+            dim = term.dim - self.first_dim
+            positions[dim] = (positions[dim] - term.offset) % term.size
+        place = 0
+        for position, first, count in zip(
+            positions,
+            self.origin,
+            self.shape,
+            strict=True,
+        ):
+            if not first <= position < first + count:
+                return None
+            place = place * count + position - first
+        return place
+
+    def rows(self, place: int, size: int) -> "PlaceIndex | None":
+        """Return the index at some consecutive places in C order, if they are whole rows.
+
+        Rows are counted along the first dimension that has several places.
+
+        Parameters
+        ----------
+        place : int
+            The first place.
+        size : int
+            Number of places.
+        """
+        several = [dim for dim, count in enumerate(self.shape) if count > 1]
+        row_dim = several[0] if several else 0
+        row_size = math.prod(self.shape[row_dim + 1 :])
+        if place % row_size or size % row_size:
+            return None
+        origin = list(self.origin)
+        shape = list(self.shape)
+        origin[row_dim] += place // row_size
+        shape[row_dim] = size // row_size
+        return PlaceIndex(
+            self.terms,
+            self.first_dim,
+            origin,
+            shape,
+        )
 
 
-def index_table(
-    index: Index,
-    first: int,
-    lows: Sequence[int],
-    shape: Sequence[int],
-    like: Array | None = None,
-) -> Array:
-    """Return the sum of the terms at all places of some dimensions of a block; it is read-only.
+def axis_index(axis: AxisLayout, block: int, stage: int) -> PlaceIndex:
+    """Return the index of an axis' digits of one stage at the places of a block as stored.
 
-    Parameters
-    ----------
-    index : tuple of Term
-        Terms of these dimensions.
-    first : int
-        The first of the dimensions.
-    lows, shape : sequence of int
-        First place and number of places of each dimension.
-    like : array, optional
-        Array on the device of the result, by default a NumPy array.
+    Digits of other stages are ignored.
     """
-    table = None
-    for term in index:
-        at = term.dim - first
-        end = lows[at] + shape[at]
-        values = np.arange(lows[at], end, dtype=np.int64, like=like)
-        if term.offset:
-            values += term.offset
-            values %= term.size
-            end = term.size
-        if term.divisor > 1:
-            values //= term.divisor
-        if end > term.divisor * term.modulus:
-            values %= term.modulus
-        if term.stride != 1:
-            values *= term.stride
-        values = values.reshape([-1 if d == at else 1 for d in range(len(shape))])
-        table = values if table is None else table + values
-    if table is None:
-        table = np.zeros((1,) * len(shape), np.int64, like=like)
-    return np.broadcast_to(table, shape)
-
-
-def axis_index(
-    axis: AxisLayout,
-    block: int,
-    stage: int,
-    skip: int | None = None,
-) -> Array:
-    """Return the index of an axis' digits of one stage, for each place of a block as stored.
-
-    Digits of other stages are ignored, and group number `skip` is left out.
-    """
-    shape = list(axis.shape(block))
-    if skip is not None:
-        shape[skip] = 1
-    lows = [low for low, _ in axis.intervals(block)]
-    return index_table(
-        axis_terms(
-            axis,
-            stage,
-            0,
-            skip,
-        ),
-        0,
-        lows,
-        shape,
-    ).ravel()
+    return PlaceIndex(
+        axis_terms(axis, stage, first_dim=0),
+        first_dim=0,
+        origin=axis.origin(block),
+        shape=axis.shape(block),
+    )

@@ -14,6 +14,7 @@ the row. `tiles.way` decides what is read and written in place.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -25,7 +26,7 @@ from dask_bigfft.arrays import Array, Block
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.copies import copy_array
-from dask_bigfft.kernels.indices import index_table
+from dask_bigfft.kernels.indices import PlaceIndex
 from dask_bigfft.kernels.libraries import Call, FFTLibrary, same_memory
 from dask_bigfft.kernels.transfer import BoundTransfer
 from dask_bigfft.kernels.twiddle import factor, multiply_chirp, twiddle
@@ -150,10 +151,8 @@ def bound_operations(round_: Round, block: Block, filters: Filters) -> list[Boun
         if isinstance(operation, FFT):
             operations.append(calls[operation])
         elif isinstance(operation, Transfer):
-            lows: list[int] = []
-            for axis, number in zip(round_.source.axes, block, strict=True):
-                lows += [low for low, _ in axis.intervals(number)]
-            operations.append(BoundTransfer(operation, filters[operation.operand], tuple(lows)))
+            origin = round_.source.origin(block)
+            operations.append(BoundTransfer(operation, filters[operation.operand], origin))
         elif isinstance(operation, Product):
             shape = round_.source.shape(block)[operation.first : operation.dim]
             spectrum = filters[operation.operand].reshape(*shape, -1)
@@ -173,31 +172,25 @@ def bound_operations(round_: Round, block: Block, filters: Filters) -> list[Boun
 
 
 def bound_factor(operation: Twiddle | ChirpFactor, round_: Round, block: Block) -> BoundFactor:
-    """Return a twiddle or a chirp for one block."""
+    """Return a twiddle or a chirp for one block, whose digit is the last group of its axis."""
     dim = operation.own[0].dim
-    first, lows = _places(round_.source, block, dim)
-    shape = round_.source.shape(block)[first:dim]
+    first_dims = round_.source.first_dims
+    axis = bisect_right(first_dims, dim) - 1
+    first_dim = first_dims[axis]
+    layout = round_.source.axes[axis]
+    other_count = dim - first_dim
+    others = PlaceIndex(
+        operation.others,
+        first_dim,
+        origin=layout.origin(block[axis])[:other_count],
+        shape=layout.shape(block[axis])[:other_count],
+    )
     return BoundFactor(
         operation,
-        index_table(
-            operation.others,
-            first,
-            lows,
-            shape,
-        ),
-        first,
+        others.table(),
+        first_dim,
         dim,
     )
-
-
-def _places(layout: Layout, block: Block, dim: int) -> tuple[int, tuple[int, ...]]:
-    """Return the first dimension of an axis, given its last one, and the first place in each."""
-    first = 0
-    for axis, number in zip(layout.axes, block, strict=True):
-        if dim < first + len(axis.groups):
-            return first, tuple(low for low, _ in axis.intervals(number))
-        first += len(axis.groups)
-    raise KernelError(f"a block has no dimension {dim}")
 
 
 # --- one tile -------------------------------------------------------------------------------

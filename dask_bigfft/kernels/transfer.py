@@ -16,9 +16,9 @@ import numpy as np
 
 from dask_bigfft.arrays import Array, Block
 from dask_bigfft.errors import raise_invalid
-from dask_bigfft.kernels.indices import axis_index, index_table, place_of_index
+from dask_bigfft.kernels.indices import PlaceIndex, axis_index
 from dask_bigfft.kernels.views import intervals
-from dask_bigfft.tiles.program import Transfer, axis_terms
+from dask_bigfft.tiles.program import AxisFrequencies, Transfer
 from dask_bigfft.transforms.layout import Layout
 from dask_bigfft.transforms.spec import FactorSpec
 
@@ -34,13 +34,33 @@ class AxisOnTile:
     indices : ndarray
         Indices 0 to N - 1 of the frequencies, or of the elements if the axis is not transformed, as
         int64. They have the axes of the spectrum and are broadcast along all but this one. Long
-        ones are on the device of the tile, others in host memory.
+        ones are on the device of the tile, others in host memory. Outside of a band they are
+        replaced by the first index of the band.
     middle : int or None
         Place of the index N/2 along the axis, where the tile has it and N is even.
+    is_in_band : ndarray, optional
+        Whether each frequency is in the band of the product, in the shape of `indices`; None if
+        there is no band.
     """
 
     indices: Array
     middle: int | None
+    is_in_band: Array | None = None
+
+    @property
+    def host_indices(self) -> Array:
+        """The indices in host memory."""
+        indices: Any = self.indices
+        host: Array = indices.get() if hasattr(indices, "get") else indices
+        return host
+
+
+def indices_of_part(
+    indices: Mapping[int, Array],
+    part: Slices,
+) -> dict[int, Array]:
+    """Return the indices of a part of a tile along each axis, given those of the tile."""
+    return {axis: own[broadcast_part(part, axis)] for axis, own in indices.items()}
 
 
 class TileTransfer:
@@ -123,107 +143,96 @@ class BoundTransfer:
         The operation.
     transfer : TransferValues
         The transfer function.
-    lows : tuple of int
+    origin : tuple of int
         Position of the first element along each dimension.
     """
 
     operation: Transfer
     transfer: TransferValues
-    lows: tuple[int, ...]
+    origin: tuple[int, ...]
 
     def within(self, dim: int, part: slice) -> "BoundTransfer":
         """Return the operation for a tile cut along one of the block's dimensions."""
-        lows = list(self.lows)
-        lows[dim] += part.start
-        return replace(self, lows=tuple(lows))
+        origin = list(self.origin)
+        origin[dim] += part.start
+        return replace(self, origin=tuple(origin))
 
     def apply(self, tile: Array, size: int = TRANSFER_SIZE) -> TileTransfer:
         """Multiply a tile in place by the transfer function, `size` values at a time.
 
-        The tile may be on a GPU, where the function is then evaluated. What is returned tells
-        whether its values were finite.
+        The tile may be on a GPU, where the function is then evaluated. The function on the tile is
+        returned. Its `require_finite` tells if values on a device were finite.
         """
-        first_dims = self.operation.first_dims
-        shape_by_axis = [tile.shape[a:b] for a, b in itertools.pairwise(first_dims)]
-        spectrum = tile.reshape([math.prod(shape) for shape in shape_by_axis])
-        axes, bands = self._axes(tile)
+        dims_of_axes = itertools.pairwise(self.operation.first_dims)
+        lengths = [math.prod(tile.shape[first:end]) for first, end in dims_of_axes]
+        spectrum = tile.reshape(lengths)
+        axes: dict[int, AxisOnTile] = {}
+        is_in_bands: dict[int, Array] = {}
+        for frequencies in self.operation.axes:
+            on_tile = self._on_tile(frequencies, tile)
+            axes[frequencies.axis] = on_tile
+            if on_tile.is_in_band is not None:
+                is_in_bands[frequencies.axis] = on_tile.is_in_band
         tile_transfer = self.transfer.on_tile(axes, like=tile)
         for part in _parts(spectrum.shape, size):
-            if bands.is_outside(part):
+            if _is_outside(is_in_bands, part):
                 spectrum[part] = 0
-                continue
-            tile_transfer.multiply(spectrum, part)
-        bands.clear_others(spectrum)
-        if not tile.flags.c_contiguous and not np.may_share_memory(spectrum, tile):
+            else:
+                tile_transfer.multiply(spectrum, part)
+        for is_in_band in is_in_bands.values():
+            np.copyto(spectrum, 0, where=np.asarray(~is_in_band, like=spectrum))
+        is_copy = not tile.flags.c_contiguous and not np.may_share_memory(spectrum, tile)
+        if is_copy:
             tile[...] = spectrum.reshape(tile.shape)
         return tile_transfer
 
-    def _axes(self, tile: Array) -> tuple[dict[int, AxisOnTile], "BandsOnTile"]:
-        """Return the frequencies of a tile along each axis, and which of them are in a band.
+    def _on_tile(self, frequencies: AxisFrequencies, tile: Array) -> AxisOnTile:
+        """Return the frequencies of an axis in a tile.
 
         The function is not evaluated outside of a band: it gets a frequency of the band there.
         """
-        shape = tile.shape
+        axis = frequencies.axis
         first_dims = self.operation.first_dims
-        axes: dict[int, AxisOnTile] = {}
-        is_inside: dict[int, Array] = {}
-        for along in self.operation.axes:
-            first = first_dims[along.axis]
-            behind = first_dims[along.axis + 1]
-            lows = self.lows[first:behind]
-            counts = shape[first:behind]
-            table = index_table(
-                along.index,
-                first,
-                lows,
-                counts,
-                like=tile if math.prod(counts) >= LONG else None,
-            )
+        dims = slice(first_dims[axis], first_dims[axis + 1])
+        shape = tile.shape[dims]
+        place_index = PlaceIndex(
+            frequencies.index,
+            first_dims[axis],
+            self.origin[dims],
+            shape,
+        )
+        is_long = math.prod(shape) >= LONG
+        table = place_index.table(like=tile if is_long else None)
+        broadcast = [1] * (len(first_dims) - 1)
+        broadcast[axis] = -1
+        indices = table.reshape(broadcast)
+        middle = None
+        if frequencies.length % 2 == 0:
+            middle = place_index.place_of(frequencies.length // 2)
+        band = frequencies.band
+        if band is None:
+            return AxisOnTile(indices, middle)
+        is_in_band = band.contains(indices)
+        if not band.contains(np.array(frequencies.length // 2)):
             middle = None
-            if along.length % 2 == 0:
-                middle = place_of_index(
-                    along.length // 2,
-                    along.index,
-                    first,
-                    lows,
-                    counts,
-                )
-            broadcast = [1] * (len(first_dims) - 1)
-            broadcast[along.axis] = -1
-            index = table.reshape(broadcast)
-            if along.band is not None:
-                is_in_band = along.band.contains(index)
-                is_inside[along.axis] = is_in_band
-                index = np.where(is_in_band, index, along.band.start)
-                if not along.band.contains(np.array(along.length // 2)):
-                    middle = None
-            axes[along.axis] = AxisOnTile(index, middle)
-        return axes, BandsOnTile(is_inside)
+        return AxisOnTile(np.where(is_in_band, indices, band.start), middle, is_in_band)
 
 
-@dataclass(frozen=True)
-class BandsOnTile:
-    """Bands of a product at the frequencies of a tile.
+def _is_outside(is_in_bands: Mapping[int, Array], part: Slices) -> bool:
+    """Return True if a part of a tile has no frequency of some band, as far as the host knows.
 
     Parameters
     ----------
-    is_inside : mapping of int to ndarray
-        Whether each frequency along an axis is in its band, in the shape of `AxisOnTile.indices`.
+    is_in_bands : mapping of int to ndarray
+        `AxisOnTile.is_in_band` of each axis with a band.
+    part : tuple of slice
+        The part of the tile.
     """
-
-    is_inside: Mapping[int, Array]
-
-    def is_outside(self, part: Slices) -> bool:
-        """Return True if no frequency of a part is in all bands, as far as the host knows."""
-        return any(
-            isinstance(inside, np.ndarray) and not inside[broadcast_part(part, axis)].any()
-            for axis, inside in self.is_inside.items()
-        )
-
-    def clear_others(self, spectrum: Array) -> None:
-        """Set the values outside of the bands to 0."""
-        for inside in self.is_inside.values():
-            np.copyto(spectrum, 0, where=np.asarray(~inside, like=spectrum))
+    for axis, is_in_band in is_in_bands.items():
+        is_on_host = isinstance(is_in_band, np.ndarray)
+        if is_on_host and not is_in_band[broadcast_part(part, axis)].any():
+            return True
+    return False
 
 
 def broadcast_part(part: Slices, axis: int) -> Slices:
@@ -304,8 +313,8 @@ class TransferBlock:
         """Return the values in a tile of the block."""
         places: dict[int, Array] = {}
         for axis, own in axes.items():
-            index = in_host_memory(own.indices)
-            places[axis] = self._places(axis, index) if axis in self.axes else index
+            indices = own.host_indices
+            places[axis] = self._places(axis, indices) if axis in self.axes else indices
         return StoredOnTile(
             self._values,
             places,
@@ -321,40 +330,23 @@ class TransferBlock:
             shape[axis] = math.prod(self.layout.axes[axis].shape(self.block[axis]))
         return self.array.reshape(shape)
 
-    def _places(self, axis: int, index: Array) -> Array:
+    def _places(self, axis: int, indices: Array) -> Array:
         """Return the places in the block of the frequencies of a tile along an axis."""
         layout = self.layout.axes[axis]
-        number = self.block[axis]
         stage = max(digit.stage for digit in layout.digits)
-        of_tile = index.ravel()
-        terms = axis_terms(layout, stage, 0)
-        lows = [low for low, _ in layout.intervals(number)]
-        shape = list(layout.shape(number))
-        first = place_of_index(
-            int(of_tile[0]),
-            terms,
-            0,
-            lows,
-            shape,
-        )
-        assert first is not None
-        cut = next((dim for dim, size in enumerate(shape) if size > 1), 0)
-        inner = math.prod(shape[cut + 1 :])
-        lows[cut] += first // inner
-        shape[cut] = of_tile.size // inner
-        table = index_table(
-            terms,
-            0,
-            lows,
-            shape,
-        ).ravel()
-        if first % inner == 0 and np.array_equal(table, of_tile):  # consecutive places
-            places = np.arange(first, first + of_tile.size)
+        block_index = axis_index(layout, self.block[axis], stage)
+        tile_indices = indices.ravel()
+        first = block_index.place_of(int(tile_indices[0]))
+        assert first is not None  # the block has all frequencies of the tile
+        # Most tiles are rows of the block. Then the indices of the others are not needed.
+        rows = block_index.rows(first, tile_indices.size)
+        if rows is not None and np.array_equal(rows.table().ravel(), tile_indices):
+            places = np.arange(first, first + tile_indices.size)
         else:
-            of_block = axis_index(layout, number, stage)
-            order = np.argsort(of_block)
-            places = order[np.searchsorted(of_block, of_tile, sorter=order)]
-        return places.reshape(index.shape)
+            block_indices = block_index.table().ravel()
+            order = np.argsort(block_indices)
+            places = order[np.searchsorted(block_indices, tile_indices, sorter=order)]
+        return places.reshape(indices.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,8 +372,7 @@ class StoredOnTile(TileTransfer):
 
     def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
         """Return the values in a part of the spectrum of the tile; see `TileTransfer`."""
-        own_places = {axis: own[broadcast_part(part, axis)] for axis, own in self.places.items()}
-        values = taken(self.array, own_places)
+        values = values_at(self.array, indices_of_part(self.places, part))
         if self.factor.role == "values":
             require_finite(values)
         on_device: Array = np.asarray(in_precision(values, dtype), like=self.like)
@@ -394,31 +385,27 @@ def require_finite(values: Array) -> None:
         raise_invalid("transfer", "an array with values that are not finite", "finite values")
 
 
-def taken(array: Array, places: Mapping[int, Array]) -> Array:
+def values_at(array: Array, places: Mapping[int, Array]) -> Array:
     """Return the values of an array at places along each axis, but for axes of length 1.
 
     Consecutive places are not copied.
     """
     values = array
-    scattered: list[tuple[int, Array]] = []
+    scattered: dict[int, Array] = {}
     for axis, size in enumerate(array.shape):
         if size == 1:
             continue
-        own = places[axis].ravel()
-        low = int(own[0]) if own.size else 0
-        if np.array_equal(own, np.arange(low, low + own.size)):
-            values = values[(*(slice(None),) * axis, slice(low, low + own.size))]
+        axis_places = places[axis].ravel()
+        first = int(axis_places[0]) if axis_places.size else 0
+        end = first + axis_places.size
+        if np.array_equal(axis_places, np.arange(first, end)):
+            outer_axes = (slice(None),) * axis
+            values = values[(*outer_axes, slice(first, end))]
         else:
-            scattered.append((axis, own))
-    for axis, own in scattered:
-        values = values.take(own, axis)
+            scattered[axis] = axis_places
+    for axis, axis_places in scattered.items():
+        values = values.take(axis_places, axis)
     return values
-
-
-def in_host_memory(index: Any) -> Array:
-    """Return an array as a NumPy array."""
-    host: Array = index.get() if hasattr(index, "get") else index
-    return host
 
 
 def _parts(shape: tuple[int, ...], size: int) -> Iterator[Slices]:
@@ -430,10 +417,12 @@ def _parts(shape: tuple[int, ...], size: int) -> Iterator[Slices]:
     """
     widths: list[int] = []
     remaining = size
-    for n in reversed(shape):
-        widths.insert(0, max(1, min(n, remaining)))
-        remaining //= max(n, 1)
-    cuts = [list(intervals(n, width)) for n, width in zip(shape, widths, strict=True)]
+    for length in reversed(shape):
+        width = max(1, min(length, remaining))
+        widths.append(width)
+        remaining //= max(length, 1)
+    widths.reverse()
+    cuts = [list(intervals(length, width)) for length, width in zip(shape, widths, strict=True)]
     return itertools.product(*cuts)
 
 
@@ -443,5 +432,6 @@ def in_precision(values: Array, dtype: np.dtype[Any], copy: bool = False) -> Arr
     >>> in_precision(np.arange(2.0), np.dtype("c8")).dtype
     dtype('float32')
     """
-    is_complex = values.dtype.kind == "c"
-    return values.astype(dtype if is_complex else np.empty(0, dtype).real.dtype, copy=copy)
+    if values.dtype.kind != "c":
+        dtype = np.empty(0, dtype).real.dtype
+    return values.astype(dtype, copy=copy)

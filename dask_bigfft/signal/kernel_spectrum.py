@@ -33,7 +33,6 @@ from dask_bigfft.kernels.transfer import (
     Slices,
     TileTransfer,
     broadcast_part,
-    in_host_memory,
 )
 from dask_bigfft.kernels.twiddle import twiddle, unit_roots
 from dask_bigfft.kernels.views import is_on_gpu
@@ -300,7 +299,7 @@ class KernelSpectrum:
         if is_on_gpu(like) and max(phases) <= MOST_PHASES:
             on_device = np.asarray(samples, like=like)
             return KernelOnTile(self, on_device, axes, in_samples=True)
-        indices = {axis: in_host_memory(own.indices) for axis, own in axes.items()}
+        indices = {axis: own.host_indices for axis, own in axes.items()}
         spectrum = np.asarray(self._spectrum(samples, indices), like=like)
         return KernelOnTile(self, spectrum, axes, in_samples=False)
 

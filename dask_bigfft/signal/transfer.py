@@ -25,11 +25,10 @@ from dask_bigfft.kernels.transfer import (
     LazyTransfer,
     Slices,
     TileTransfer,
-    broadcast_part,
-    in_host_memory,
     in_precision,
+    indices_of_part,
     require_finite,
-    taken,
+    values_at,
 )
 from dask_bigfft.planner.plan import WHOLE_NBYTES
 from dask_bigfft.transforms.bands import Window
@@ -346,7 +345,7 @@ class TransferInMemory:
 
     def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "ArrayOnTile":
         """Return the array at the frequencies of a tile; see `kernels.transfer`."""
-        indices = {axis: in_host_memory(own.indices) for axis, own in axes.items()}
+        indices = {axis: own.host_indices for axis, own in axes.items()}
         return ArrayOnTile(self, indices, like)
 
     def values(self, indices: Mapping[int, Array]) -> Array:
@@ -369,18 +368,18 @@ class TransferInMemory:
         """Return the values at frequencies of either sign."""
         halved = self.halved
         if halved is None:
-            return taken(self.array, indices)
+            return values_at(self.array, indices)
         length = self.lengths[halved]
         index = indices[halved].ravel()
         is_negative = index > length // 2
         if not is_negative.any():
-            return taken(self.array, indices)
+            return values_at(self.array, indices)
         opposite = dict(indices)
         for axis, own_length in self.lengths.items():
             opposite[axis] = -indices[axis] % own_length
         opposite[halved] = length - index[is_negative]
-        mirrored = np.conj(taken(self.array, opposite))
-        given = taken(self.array, {**indices, halved: index[~is_negative]})
+        mirrored = np.conj(values_at(self.array, opposite))
+        given = values_at(self.array, {**indices, halved: index[~is_negative]})
         shape = (*given.shape[:halved], index.size, *given.shape[halved + 1 :])
         values = np.empty(shape, given.dtype)
         by_frequency = np.moveaxis(values, halved, 0)
@@ -409,9 +408,7 @@ class ArrayOnTile(TileTransfer):
 
     def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
         """Return the values in a part of the spectrum of the tile; see `kernels.transfer`."""
-        own_indices = {
-            axis: index[broadcast_part(part, axis)] for axis, index in self.indices.items()
-        }
+        own_indices = indices_of_part(self.indices, part)
         values = in_precision(self.transfer.values(own_indices), dtype)
         on_device: Array = np.asarray(values, like=self.like)
         return on_device

@@ -244,6 +244,10 @@ class AxisLayout(HashedOnce):
         groups_and_chunks = zip(self.groups, self.chunk_of(block), strict=True)
         return tuple(group.interval(chunk) for group, chunk in groups_and_chunks)
 
+    def origin(self, block: int) -> tuple[int, ...]:
+        """Return the first place of a block in each group."""
+        return tuple(first for first, _ in self.intervals(block))
+
 
 @dataclass(frozen=True)
 class Layout(HashedOnce):
@@ -307,6 +311,13 @@ class Layout(HashedOnce):
         for axis, i in zip(self.axes, block, strict=True):
             shape += axis.shape(i)
         return shape
+
+    def origin(self, block: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the first place of a block along each of its dimensions."""
+        origin: tuple[int, ...] = ()
+        for axis, i in zip(self.axes, block, strict=True):
+            origin += axis.origin(i)
+        return origin
 
     def indices(self) -> Iterator[tuple[int, ...]]:
         """Return an iterator over all block indices, row-major."""

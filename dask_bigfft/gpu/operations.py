@@ -4,7 +4,6 @@ The operations are keys for cached FFT plans and compiled kernels. Offsets count
 a tile's buffer until the executor places the tile in the arena.
 """
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,9 +18,11 @@ from dask_bigfft.transforms.steps import Kind
 
 Block = tuple[int, ...]
 
-#: Least and most elements that are multiplied by a transfer function at a time. In small parts,
-#: launches take longer than the work.
-TRANSFER_SIZE = 1 << 22
+#: Minimum number of elements that are multiplied by a transfer function at a time. In smaller
+#: parts, launches take longer than the work.
+LEAST_TRANSFER_SIZE = 1 << 22
+
+#: Maximum number of elements that are multiplied by a transfer function at a time.
 MOST_TRANSFER_SIZE = 1 << 26
 
 #: Bytes beside the arena for an element: of its value in double precision, and of those on the way
@@ -65,8 +66,9 @@ class DeviceArray:
         """Bytes from the first element to the end of the last one."""
         if self.strides is None or not self.size:
             return self.nbytes
-        last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
-        return last + np.dtype(self.dtype).itemsize
+        steps = zip(self.shape, self.strides, strict=True)
+        last_offset = sum((length - 1) * stride for length, stride in steps)
+        return last_offset + np.dtype(self.dtype).itemsize
 
 
 def dense(shape: Block, itemsize: int) -> Block:
@@ -78,25 +80,30 @@ def dense(shape: Block, itemsize: int) -> Block:
     return tuple(itemsize * math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
-#: Dimension of a copy: its length, the strides on both sides, and its axes.
+#: Dimension of a copy: its length, the strides on both sides, and the array axes that it joins.
 Dim = tuple[int, int, int, Block]
 
 
 def joined(dims: Iterable[Dim]) -> list[Dim]:
     """Return the fewest dimensions, without those of length 1.
 
+    Two neighbours are one dimension if the inner one has all places between those of the outer one,
+    on both sides.
+
     >>> joined([(2, 12, 3, (0,)), (3, 4, 1, (1,)), (1, 9, 9, (2,))])
     [(6, 4, 1, (0, 1))]
     """
     joined_dims: list[Dim] = []
-    for n, stride, other_stride, axes in dims:
-        if n == 1:
+    for length, stride, other_stride, axes in dims:
+        if length == 1:
             continue
-        if joined_dims and joined_dims[-1][1:3] == (n * stride, n * other_stride):
-            outer_n, _, _, outer_axes = joined_dims[-1]
-            joined_dims[-1] = (outer_n * n, stride, other_stride, (*outer_axes, *axes))
-        else:
-            joined_dims.append((n, stride, other_stride, axes))
+        if joined_dims:
+            outer_length, outer_stride, outer_other_stride, outer_axes = joined_dims[-1]
+            is_dense = outer_stride == length * stride
+            if is_dense and outer_other_stride == length * other_stride:
+                joined_dims[-1] = (outer_length * length, stride, other_stride, outer_axes + axes)
+                continue
+        joined_dims.append((length, stride, other_stride, axes))
     return joined_dims
 
 
@@ -120,29 +127,38 @@ def runs(
     shape: Block,
     strides: Block,
     itemsize: int,
-    places: Block,
+    other_strides: Block,
 ) -> tuple[int, list[Block]]:
     """Return the width in bytes of rows that are contiguous on both sides, and their repetition.
 
     The repetition is (count, stride, stride on the other side), outermost first, in the fewest
     dimensions. A view with a non-contiguous last dimension has rows of one element.
 
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the view.
+    strides, other_strides : tuple of int
+        Strides on both sides in bytes.
+    itemsize : int
+        Bytes of an element.
+
+    Examples
+    --------
     >>> runs((8, 2, 4), (192, 32, 8), 8, (64, 32, 8))
     (64, [(8, 192, 64)])
     >>> runs((8, 6, 1), (192, 32, 8), 8, (48, 8, 8))
     (8, [(48, 32, 8)])
     """
-    dims = zip(
-        shape,
-        strides,
-        places,
-        itertools.repeat(()),
-        strict=False,
-    )
-    merged: list[Block] = [dim[:3] for dim in joined(dims)]
-    if merged and merged[-1][1:] == (itemsize, itemsize):
-        return merged[-1][0] * itemsize, merged[:-1]
-    return itemsize, merged
+    dims: list[Dim] = []
+    for length, stride, other_stride in zip(shape, strides, other_strides, strict=True):
+        dims.append((length, stride, other_stride, ()))
+    repetition: list[Block] = [dim[:3] for dim in joined(dims)]
+    if repetition:
+        length, stride, other_stride = repetition[-1]
+        if stride == itemsize and other_stride == itemsize:
+            return length * itemsize, repetition[:-1]
+    return itemsize, repetition
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,13 +283,18 @@ class PendingTransfer:
     ----------
     transfer : TransferValues
         The transfer function.
+
+    Attributes
+    ----------
+    products : list of TileTransfer
+        The function on the tiles whose values are still to be checked.
     """
 
     transfer: TransferValues
     products: list[TileTransfer] = field(default_factory=list, init=False)
 
     def require_finite(self) -> None:
-        """Wait for the products, and raise an error for values that are not finite."""
+        """Wait for the products, and raise an error for values on a device that are not finite."""
         while self.products:
             self.products.pop().require_finite()
 
@@ -314,13 +335,14 @@ class Transfer:
     spare_nbytes: int | None = None
 
     def apply(self, values: Any) -> None:
-        """Multiply an array in memory of the device."""
+        """Multiply an array in memory of the device, in as many parts as spare memory requires."""
         assert self.function is not None
         bound = BoundTransfer(self.product, self.function.transfer, self.origin)
         spare_nbytes = values.nbytes // 2 if self.spare_nbytes is None else self.spare_nbytes
-        size = max(TRANSFER_SIZE, spare_nbytes // TRANSFER_NBYTES)
+        size = max(LEAST_TRANSFER_SIZE, spare_nbytes // TRANSFER_NBYTES)
         size = min(size, MOST_TRANSFER_SIZE)
-        self.function.products.append(bound.apply(values, size))
+        tile_transfer = bound.apply(values, size)
+        self.function.products.append(tile_transfer)
 
 
 Compute = FFT | Multiply | Product | Strided | Transfer
@@ -342,11 +364,11 @@ def transposed(
     for axis, step in zip(axes, steps, strict=True):
         target[axis] = step
     return Strided(
-        shape,
-        dense(shape, 1),
-        0,
-        tuple(target),
-        0,
-        dtype,
-        by,
+        counts=shape,
+        source=dense(shape, 1),
+        source_start=0,
+        target=tuple(target),
+        target_start=0,
+        dtype=dtype,
+        by=by,
     )

@@ -317,10 +317,11 @@ class HostArena:
         if nbytes < SMALL_NBYTES:
             return 0
         size = round_up(nbytes)
-        fresh = list[Buffer]()
+        fresh: list[Buffer] = []
         with self.lock:
             evicted = self._drain()
-            ready = sum(len(self._idle[fit]) for fit in self._idle if size <= fit <= _most(nbytes))
+            sizes = [fit for fit in self._idle if size <= fit <= _largest_fit(nbytes)]
+            ready = sum(len(self._idle[fit]) for fit in sizes)
             while ready + len(fresh) < count and self._counters.held_bytes + size <= self.limit:
                 buffer = self._map(size)
                 if buffer is None:
@@ -475,7 +476,7 @@ class HostArena:
 
     def _fit(self, size: int, nbytes: int) -> int | None:
         """Return the smallest size class for a block; None if no idle buffer fits."""
-        return min((fit for fit in self._idle if size <= fit <= _most(nbytes)), default=None)
+        return min((fit for fit in self._idle if size <= fit <= _largest_fit(nbytes)), default=None)
 
     def _join(self, size: int) -> bool:
         """Make buffers of at least `size` bytes whole whose parts are all idle and unpinned.
@@ -568,8 +569,8 @@ class HostArena:
         return []
 
 
-def _most(nbytes: int) -> int:
-    """Return the largest buffer for a block of `nbytes` bytes: 1.5 times its size.
+def _largest_fit(nbytes: int) -> int:
+    """Return the size of the largest buffer for a block of `nbytes` bytes: 1.5 times its size.
 
     A buffer that is too large costs less than fresh pages.
     """

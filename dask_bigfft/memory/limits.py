@@ -20,6 +20,7 @@ ARENA_SHARE = 0.4
 #: to 180 MiB, and plans for smaller workers need these for blocks.
 COMPILES_NBYTES = 1 << 30
 
+#: Limit of the arena, address of the worker and prefaulting as they were applied last.
 _applied: tuple[int, str | None, bool] | None = None
 
 #: Whether the memory of this process suffices for compiled code.
@@ -47,20 +48,37 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
         Memory that the current plan may need, in bytes; the arena keeps no more.
     """
     global _applied
-    limit = config.get("bigfft.memory.arena-limit")
-    worker = current_worker() if worker is None else worker
-    nbytes = None if worker is None else worker.memory_manager.memory_limit
-    _fits_compiled_code[0] = nbytes is None or nbytes >= COMPILES_NBYTES
-    if limit is None:
-        limit = int(ARENA_SHARE * (nbytes or machine_nbytes()))
-    limit = limit if most is None else min(limit, most)
-    limit = limit if config.get("bigfft.memory.arena") else 0  # none at all
-    prefault = config.get("bigfft.memory.prefault")
+    if worker is None:
+        worker = current_worker()
+    worker_nbytes = None if worker is None else worker.memory_manager.memory_limit
+    _fits_compiled_code[0] = worker_nbytes is None or worker_nbytes >= COMPILES_NBYTES
+    limit = _arena_limit(worker_nbytes, most)
     address = None if worker is None else str(worker.address)
-    if (limit, address, prefault) != _applied:
-        pressed = None if worker is None else pressure(worker)
-        configure(limit, pressure=pressed, prefault=prefault)
-        _applied = (limit, address, prefault)
+    prefault = config.get("bigfft.memory.prefault")
+    if (limit, address, prefault) == _applied:
+        return
+    worker_pressure = None if worker is None else pressure(worker)
+    configure(limit, pressure=worker_pressure, prefault=prefault)
+    _applied = (limit, address, prefault)
+
+
+def _arena_limit(worker_nbytes: int | None, most: int | None) -> int:
+    """Return the limit of the arena in bytes; 0 if it is switched off.
+
+    Parameters
+    ----------
+    worker_nbytes : int or None
+        Memory limit of the worker; None without a worker or a limit.
+    most : int or None
+        Memory that the current plan may need, in bytes.
+    """
+    limit: int | None = config.get("bigfft.memory.arena-limit")
+    if not config.get("bigfft.memory.arena"):
+        return 0
+    if limit is None:
+        process_nbytes = worker_nbytes if worker_nbytes else machine_nbytes()
+        limit = int(ARENA_SHARE * process_nbytes)
+    return limit if most is None else min(limit, most)
 
 
 @cache
@@ -76,12 +94,17 @@ def machine_nbytes() -> int:
 #: Minimum memory of Python, imported libraries and compiled code in a worker, in bytes.
 IMPORTS_NBYTES = 256 << 20
 
+#: Memory of shuffles without a bound, in bytes.
+UNBOUNDED_NBYTES = 1 << 62
+
 #: Name of the metric by which a worker tells its memory with each heartbeat.
 MEMORY_METRIC = "bigfft-memory"
 
-#: Measured memory is rounded up to steps of these bytes, or of this part of the worker's limit if
-#: that is more. So plans are reproducible.
-STEP_NBYTES, STEP_PART = 16 << 20, 1 / 64
+#: Minimum step in bytes to which measured memory is rounded up, so that plans are reproducible.
+STEP_NBYTES = 16 << 20
+
+#: The step as a part of the worker's limit, if that is more.
+STEP_PART = 1 / 64
 
 
 class WorkerMemory(NamedTuple):
@@ -170,9 +193,21 @@ def memory_of_worker(worker: Any) -> WorkerMemory | tuple[()]:
 
 
 def _stop(limit: int, pause: float | None, has_nanny: bool) -> int:
-    """Return the process memory at which a worker is paused, or else terminated, in bytes."""
-    end = has_nanny and dask.config.get("distributed.worker.memory.terminate", default=0.95)
-    return int(limit * (pause or end or 1.0))
+    """Return the process memory at which a worker is paused, or else terminated, in bytes.
+
+    Parameters
+    ----------
+    limit : int
+        Memory limit of the worker in bytes.
+    pause : float or None
+        Share of the limit at which it is paused; 0 or None if it never is.
+    has_nanny : bool
+        True if a nanny terminates the worker.
+    """
+    if pause:
+        return int(limit * pause)
+    terminate = dask.config.get("distributed.worker.memory.terminate", default=0.95)
+    return int(limit * terminate) if has_nanny and terminate else int(limit)
 
 
 def shuffle_nbytes() -> int | None:
@@ -180,15 +215,19 @@ def shuffle_nbytes() -> int | None:
     if config.get("bigfft.exchange.carrier") not in ("auto", "p2p"):
         return None
     if not dask.config.get("distributed.p2p.storage.disk"):
-        return 1 << 62
+        return UNBOUNDED_NBYTES  # all shards stay in memory
     sizes = (dask.config.get(f"distributed.p2p.{name}.buffer") for name in ("comm", "storage"))
     return sum(map(parse_bytes, sizes))
 
 
 def pressure(worker: Any) -> Callable[[], bool] | None:
-    """Return a function that tells whether the process exceeds the worker's memory target."""
-    manager, process = worker.memory_manager, psutil.Process()
+    """Return a function that tells whether the process exceeds the worker's memory target.
+
+    The result is None if the worker has no target.
+    """
+    manager = worker.memory_manager
     if not manager.memory_target_fraction or not manager.memory_limit:
         return None
-    most = manager.memory_target_fraction * manager.memory_limit
-    return lambda: bool(process.memory_info().rss > most)
+    target_nbytes = manager.memory_target_fraction * manager.memory_limit
+    process = psutil.Process()
+    return lambda: bool(process.memory_info().rss > target_nbytes)

@@ -28,8 +28,11 @@ log = logging.getLogger(__name__)
 #: Key of a watch in the periodic callbacks of a worker or a scheduler.
 NAME = "bigfft-paused"
 
-#: Seconds between two checks, and seconds after which tasks of paused workers fail.
-EVERY, PATIENCE = 1.0, 20.0
+#: Seconds between two checks.
+EVERY = 1.0
+
+#: Seconds without progress after which tasks of paused workers are moved, or fail.
+PATIENCE = 20.0
 
 #: Minimum decrease of process memory, in bytes, that counts as progress.
 NOTHING = 1 << 20
@@ -138,27 +141,28 @@ class SchedulerWatch:
         While one of them runs, it may free the memory of stalled workers for the others.
         """
         movable = []
-        one_runs = False
+        some_can_run = False
         for task in tasks:
             worker = task.processing_on
-            is_held = worker in stalled and task not in worker.long_running
-            if worker is not None and not is_held:
-                one_runs = True
+            is_stuck = worker in stalled and task not in worker.long_running
+            if worker is not None and not is_stuck:
+                some_can_run = True
             elif self._may_run_elsewhere(task, stalled):
-                one_runs = True
-                if is_held:
+                some_can_run = True
+                if is_stuck:
                     movable.append(task)
         if movable:
             self._move(movable)
-        elif not one_runs:
+        elif not some_can_run:
             self._fail(tasks, stalled)
 
     def _stalled_workers(self, now: float) -> set[Any]:
         """Return the workers that have been paused for some time and have made no progress."""
-        paused = [w for w in self.scheduler.workers.values() if w.status.name == "paused"]
         before = self.since
         self.since = {}
-        for worker in paused:
+        for worker in self.scheduler.workers.values():
+            if worker.status.name != "paused":
+                continue
             memory = worker.memory.process
             since, least = before.get(worker, (now, memory))
             # A task that has left the worker's threads may itself wait for other tasks.
@@ -166,7 +170,7 @@ class SchedulerWatch:
             if works or memory < least - NOTHING:
                 since = now
                 least = memory
-            self.since[worker] = since, least
+            self.since[worker] = (since, least)
         return {worker for worker, (since, _) in self.since.items() if now - since >= PATIENCE}
 
     def _computations(self, stalled: set[Any]) -> Iterator[list[Any]]:
@@ -200,13 +204,11 @@ class SchedulerWatch:
         workers = set(self.scheduler.workers.values())
         if not _is_restricted(task):
             return workers
-        for name, amount in (task.resource_restrictions or {}).items():
-            workers = {worker for worker in workers if worker.resources.get(name, 0) >= amount}
-        if task.worker_restrictions or task.host_restrictions:
-            addresses = task.worker_restrictions or set()
-            hosts = set(map(self.scheduler.coerce_hostname, task.host_restrictions or ()))
+        addresses = task.worker_restrictions or set()
+        hosts = set(map(self.scheduler.coerce_hostname, task.host_restrictions or ()))
+        if addresses or hosts:
             workers = {w for w in workers if w.address in addresses or w.host in hosts}
-        return workers
+        return {worker for worker in workers if _has_resources(worker, task)}
 
     def _move(self, tasks: list[Any]) -> None:
         """Let the scheduler choose other workers for tasks that their workers have not begun."""
@@ -217,16 +219,7 @@ class SchedulerWatch:
         """Let tasks fail, and everything that needs them."""
         from distributed.protocol.pickle import dumps
 
-        worker = max(stalled, key=lambda one: one.memory.process / (one.memory_limit or 1))
-        mib = 1 << 20
-        text = (
-            f"all workers that may run {len(tasks)} waiting tasks have been paused for "
-            f"{PATIENCE:.0f} s, and none can go on: worker {worker.address} uses "
-            f"{worker.memory.process // mib} MiB of its memory limit of "
-            f"{worker.memory_limit // mib} MiB, of which {worker.memory.managed // mib} MiB are "
-            "results of tasks. Give workers more memory or fewer threads, or transforms smaller "
-            "chunks or a smaller memory_limit"
-        )
+        text = _stalled_message(tasks, stalled)
         log.info(text)
         stimulus = f"{NAME}-{time.time()}"
         exception = dumps(ClusterError(text))
@@ -247,10 +240,31 @@ class SchedulerWatch:
                 self.scheduler.worker_send(place.address, message)
 
 
+def _stalled_message(tasks: list[Any], stalled: set[Any]) -> str:
+    """Return the message of tasks that no worker can run, with the memory of the fullest one."""
+    worker = max(stalled, key=lambda worker: worker.memory.process / (worker.memory_limit or 1))
+    mib = 1 << 20
+    return (
+        f"all workers that may run {len(tasks)} waiting tasks have been paused for "
+        f"{PATIENCE:.0f} s, and none can go on: worker {worker.address} uses "
+        f"{worker.memory.process // mib} MiB of its memory limit of "
+        f"{worker.memory_limit // mib} MiB, of which {worker.memory.managed // mib} MiB are "
+        "results of tasks. Give workers more memory or fewer threads, or transforms smaller "
+        "chunks or a smaller memory_limit"
+    )
+
+
 def _is_restricted(task: Any) -> bool:
     """Return whether not every worker may run a task."""
-    names = task.worker_restrictions, task.host_restrictions, task.resource_restrictions
-    return any(names) and not task.loose_restrictions
+    if task.loose_restrictions:
+        return False
+    return bool(task.worker_restrictions or task.host_restrictions or task.resource_restrictions)
+
+
+def _has_resources(worker: Any, task: Any) -> bool:
+    """Return whether a worker has the resources that a task requires."""
+    required = task.resource_restrictions or {}
+    return all(worker.resources.get(name, 0) >= amount for name, amount in required.items())
 
 
 def _related_tasks(task: Any) -> set[Any]:

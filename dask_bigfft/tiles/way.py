@@ -146,9 +146,10 @@ class Way:
         # An FFT of real values has a result of its own, others work in place.
         has_own_result = self.is_stored and (self.has_windows or not self.memory.keeps_form)
         computed = result_nbytes if has_own_result else 0
-        if is_repeated:
-            return gathered + computed + (computed or gathered)
-        return gathered + computed
+        if not is_repeated:
+            return gathered + computed
+        second_result = computed if has_own_result else gathered
+        return gathered + computed + second_result
 
 
 def is_apart(checked: bool, overwrites: bool, keeps_energy: bool) -> bool:
@@ -283,7 +284,8 @@ def _reads_in_place(
     has_windows: bool,
 ) -> bool:
     """Return whether the first FFT reads a block where it is; its tiles are not verified."""
-    if has_windows:  # of a result in new memory: an FFT of real values only reads them
+    if has_windows:
+        # Windows are those of a result in new memory. An FFT of real values only reads its source.
         return program.begins_with_r2c and memory.source == "array"
     has_contiguous_result = memory.is_contiguous(tiles)
     if has_contiguous_result and memory.is_overwritten and _is_complex_fft(program):
@@ -320,7 +322,7 @@ def _writing_fft(
 ) -> WritingFFT:
     """Return the operation by which a library can write to the result."""
     if checked and not memory.is_contiguous(tiles):
-        return "none"
+        return "none"  # the sums of a verified tile need contiguous rows
     last = program.operations[-1] if program.operations else None
     if isinstance(last, FFT) and last.kind == "c2r":
         return "last"

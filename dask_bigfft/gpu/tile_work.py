@@ -54,14 +54,15 @@ from dask_bigfft.tiles.digits import (
 from dask_bigfft.tiles.program import (
     ONE,
     Program,
+    SplitStep,
     Twiddle,
     constant_index,
     first_tile_dims,
     programs_of,
+    split_steps,
 )
 from dask_bigfft.transforms.layout import half
 from dask_bigfft.transforms.rounds import Round, StoredWindow
-from dask_bigfft.transforms.steps import Step
 
 Array = npt.NDArray[Any]
 
@@ -231,13 +232,18 @@ def _tile_plan(job: Job, limits: TileLimits, work: float) -> TilePlan:
         scheme=job.scheme,
     )
     other = replace(request, order=job.order, shards=job.shards)
-    wishes = [replace(request, inside=True)] * job.inside
-    wishes += [replace(other, mirrored=True)] * job.mirrored
-    wishes += [other] * bool(job.order and request.lines)
+    wishes = []
+    if job.inside:
+        wishes.append(replace(request, inside=True))
+    if job.mirrored:
+        wishes.append(replace(other, mirrored=True))
+    if job.order and request.lines:
+        wishes.append(other)
     for wish in wishes:
         with contextlib.suppress(DeviceMemoryError):
             return find_tile_plan(wish, limits, work)
-    return find_tile_plan(replace(other, order=() if request.lines else job.order), limits, work)
+    order = () if request.lines else job.order
+    return find_tile_plan(replace(other, order=order), limits, work)
 
 
 @dataclass(frozen=True)
@@ -485,21 +491,6 @@ def _mirrored_digits(
     return (*part[:-1], halved_cut), length // 2 + 1
 
 
-@dataclass(frozen=True)
-class _Line:
-    """Step of a round, its digits, and their first dimension in the tile."""
-
-    step: Step
-    digits: Block
-    first: int
-
-    @property
-    def last_number(self) -> int:
-        """Number of the last step of the digits, those of the way back included."""
-        last_digit = len(self.digits) - 1
-        return 2 * last_digit if self.step.turns_back else last_digit
-
-
 class _Pass:
     """Properties shared by all tiles of a pass.
 
@@ -534,12 +525,10 @@ class _Pass:
         )
         self.cuts = _cuts(self.tile_pass)
         self.window = job.window if number == len(plan.passes) - 1 else None
-        lines: list[_Line] = []
-        for step, digits in zip(job.round.steps, plan.digits, strict=True):
-            lines.append(_Line(step, digits, first_dims[job.round.dim(step)]))
+        steps = split_steps(job.round.without_windows, plan.digits)
         #: Steps whose first digit is transformed, and steps whose last digit is transformed.
-        self.begun = [lines[i] for i, j in self.tile_pass.steps if j == 0]
-        self.ended = [lines[i] for i, j in self.tile_pass.steps if j == lines[i].last_number]
+        self.begun = [steps[i] for i, j in self.tile_pass.steps if j == 0]
+        self.ended = [steps[i] for i, j in self.tile_pass.steps if j == steps[i].last_number]
         self.offsets = list(itertools.accumulate(self.tile_pass.places, initial=0))
         #: Windows that the tiles store, by dimension of the host block.
         self.windows: dict[int, StoredWindow] = {}
@@ -548,15 +537,13 @@ class _Pass:
                 stored_dim = self.tile_pass.order.index(first_dims[window.dim])
                 self.windows[stored_dim] = window
 
-    def last_twiddle(self, line: _Line) -> Twiddle | None:
+    def last_twiddle(self, split_step: SplitStep) -> Twiddle | None:
         """Return the twiddle that follows a step of the round."""
-        dims = range(line.first, line.first + len(line.digits))
+        dims = range(split_step.first_dim, split_step.first_dim + len(split_step.lengths))
         for factor in self.program.factors:
-            if (
-                isinstance(factor, Twiddle)
-                and factor.modulus == line.step.twiddle
-                and factor.own[0].dim in dims
-            ):
+            if not isinstance(factor, Twiddle) or factor.modulus != split_step.step.twiddle:
+                continue
+            if factor.own[0].dim in dims:
                 return factor
         return None
 
@@ -608,8 +595,9 @@ class _Tile:
         self.filter_places = 0
         self.computations: list[Computation] = []
         self.real = np.empty(0, self.dtype).real.dtype.str
-        r2c = any(line.step.kind == "r2c" for line in common.begun)
-        self.now = DeviceArray(0, shape_of(self.part), self.real if r2c else self.dtype)
+        reads_real = any(split_step.step.kind == "r2c" for split_step in common.begun)
+        dtype = self.real if reads_real else self.dtype
+        self.now = DeviceArray(0, shape_of(self.part), dtype)
         self.place = 0
 
     def _origin(self, box: Box) -> Block:
@@ -674,31 +662,42 @@ class _Tile:
         self,
         shape: Block,
         part: Slices,
-        lines: list[_Line],
+        steps: list[SplitStep],
         before: bool,
     ) -> tuple[tuple[Move, ...], BlockDigits]:
         """Return the copies of a tile and the digits of the host block.
 
         Half a spectrum is completed by its mirror image.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the host block.
+        part : tuple of slice
+            Part of it that the tile has.
+        steps : list of SplitStep
+            Steps that begin with the tile, or that end with it.
+        before : bool
+            True before the round, False after it.
         """
         plain = BlockDigits.of(shape)
         array = self.now
-        mirrored = list[Move]()
+        mirrored: list[Move] = []
+        mirrored_kind = "c2r" if before else "r2c"
         form = plain if before or self.common.window is None else self.common.window
-        for line in lines:
-            digit = line.step.source if before else line.step.target
-            if len(line.digits) == 1 or not digit.is_partial:
+        for split_step in steps:
+            step = split_step.step
+            digit = step.source if before else step.target
+            if len(split_step.lengths) == 1 or not digit.is_partial:
                 continue
-            radices = line.digits if before else line.digits[::-1]
-            form = form.joined(line.first, radices, line.step.length // 2 + 1)
-            if line.step.kind == ("c2r" if before else "r2c"):
-                mirrored = list(
-                    self._mirrored(
-                        line,
-                        radices,
-                        part,
-                        before,
-                    )
+            radices = split_step.lengths if before else split_step.lengths[::-1]
+            form = form.joined(split_step.first_dim, radices, step.length // 2 + 1)
+            if step.kind == mirrored_kind:
+                mirrored += self._mirrored(
+                    split_step,
+                    radices,
+                    part,
+                    before,
                 )
         if form is plain:
             return ((part, array),), form
@@ -735,7 +734,7 @@ class _Tile:
 
     def _mirrored(
         self,
-        line: _Line,
+        split_step: SplitStep,
         radices: Block,
         part: Slices,
         before: bool,
@@ -746,15 +745,15 @@ class _Tile:
         computation turns it around and conjugates it, from scratch memory into the tile (`before`
         the round) or back.
         """
-        first = line.first
+        first = split_step.first_dim
         end = first + len(radices)
         own_part, stored_end = _mirrored_digits(
-            line.step.length,
+            split_step.step.length,
             radices,
             part[first:end],
             before,
         )
-        twiddles = () if before else self._turned_back(line)
+        twiddles = () if before else self._turned_back(split_step)
         stored_origin = tuple(self.origin[dim] for dim in self.tile_pass.order)
         tile = self.now
         itemsize = np.dtype(self.dtype).itemsize
@@ -902,17 +901,17 @@ class _Tile:
         self.filter_places += 1
         return DeviceArray(self.common.offsets[-1 - self.filter_places], shape, self.dtype)
 
-    def _turned_back(self, line: _Line) -> tuple[Twiddle, ...]:
+    def _turned_back(self, split_step: SplitStep) -> tuple[Twiddle, ...]:
         """Return the factors for the mirror image of values multiplied by the step's twiddle.
 
         Of N values, conj(X[k] w^(k r)) times w^(N r) is conj(X[k]) w^((N - k) r).
         """
-        twiddle = self.common.last_twiddle(line)
+        twiddle = self.common.last_twiddle(split_step)
         if twiddle is None:
             return ()
         stored_dim = self.tile_pass.order.index
         others = tuple(replace(term, dim=stored_dim(term.dim)) for term in twiddle.others)
-        own = constant_index(line.step.length)
+        own = constant_index(split_step.step.length)
         return (
             replace(
                 twiddle,

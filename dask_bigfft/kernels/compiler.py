@@ -20,8 +20,16 @@ numba = load_numba()
 types = numba.core.types
 populate_array = importlib.import_module("numba.np.arrayobj").populate_array
 
-#: Offsets of the address, the shape and the strides in an array's object, in words after the head.
-_DATA, _SHAPE, _STRIDES = 0, 2, 3
+# Offsets in an array's object, in words after the head.
+
+#: Offset of the address of the values.
+_DATA = 0
+
+#: Offset of the address of the shape.
+_SHAPE = 2
+
+#: Offset of the address of the strides.
+_STRIDES = 3
 
 #: Functions of the operating system that machine code may call, besides those of LLVM.
 _EXTERNAL = ("llvm.", "mem", "pthread_", "__")

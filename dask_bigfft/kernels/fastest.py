@@ -139,9 +139,9 @@ def _seconds(library: FFTLibrary, tile: Any, dims: tuple[int, ...]) -> float:
     return max(time.perf_counter() - started, 1e-9)
 
 
-def _checked(found: Any) -> dict[str, Any]:
-    """Return the validated contents of the file by dtype."""
-    dtypes = dict(found["dtypes"])
+def _checked(contents: Any) -> dict[str, Any]:
+    """Return the entries of the file by dtype; raise an error if they are not valid."""
+    dtypes = dict(contents["dtypes"])
     for entry in dtypes.values():
         rates = entry["rates"]
         known = set(rates) <= set(entry["context"]["versions"])

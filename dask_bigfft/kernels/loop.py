@@ -246,7 +246,7 @@ def _apply(tile: Array, bound: BoundFactor) -> None:
     )
 
 
-def _room(tile: Array, call: Call, out: Array) -> Array | None:
+def _fitting(out: Array, tile: Array, call: Call) -> Array | None:
     """Return `out` if it has the shape and dtype of a call's result, else None.
 
     For complex FFTs the caller has made it alike to the tile.
@@ -291,22 +291,31 @@ def transform_tile(
     for number, operation in enumerate(operations):
         if isinstance(operation, BoundTransfer):
             operation.apply(tile)
-            continue
-        if isinstance(operation, BoundFactor):
+        elif isinstance(operation, BoundFactor):
             _apply(tile, operation)
-            continue
-        call = operation.call
-        if operation.lines:
+        elif operation.lines:
             for part in _window_parts(tile.ndim, operation.lines):
-                library.run(call, tile[part.source])
+                library.run(operation.call, tile[part.source])
             _divide(tile, operation.divisor)
-            continue
-        room = _room(tile, call, out) if number == writer and out is not None else None
-        tile = library.run(call, tile, room)
-        if call.kind != "c2c":
-            tile = np.ascontiguousarray(tile) if room is None else room
-        _divide(tile, operation.divisor)
+        else:
+            tile = _transform(tile, operation, library, out if number == writer else None)
     return tile
+
+
+def _transform(
+    tile: Array,
+    fft: LibraryFFT,
+    library: FFTLibrary,
+    out: Array | None,
+) -> Array:
+    """Return a tile after FFTs of all lines, contiguous; it is in `out` if that fits."""
+    call = fft.call
+    fitting_out = None if out is None else _fitting(out, tile, call)
+    transformed = library.run(call, tile, fitting_out)
+    if call.kind != "c2c":
+        transformed = np.ascontiguousarray(transformed) if fitting_out is None else fitting_out
+    _divide(transformed, fft.divisor)
+    return transformed
 
 
 # --- the loop -------------------------------------------------------------------------------

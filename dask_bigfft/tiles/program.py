@@ -367,15 +367,13 @@ def programs_of(
         For each pass, the numbers of steps of the round, and of their digit steps.
     """
     first_dims = first_tile_dims(round_, digits)
-    split_steps: list[_SplitStep] = []
-    for step, lengths in zip(round_.steps, digits, strict=True):
-        split_steps.append(_SplitStep(round_, step, lengths, first_dims))
+    steps_of_round = split_steps(round_, digits)
     transforms_back = any(step.between is not None for step in round_.steps)
     programs: list[Program] = []
     for numbers in passes:
         steps: list[_DigitStep] = []
         for number, digit_number in numbers:
-            steps.append(_DigitStep(split_steps[number], digit_number))
+            steps.append(_DigitStep(steps_of_round[number], digit_number))
         # The product is before the first FFT back, or at the end of the round.
         has_product = round_.multiplies and numbers == passes[-1]
         if transforms_back:
@@ -394,6 +392,26 @@ def first_tile_dims(round_: Round, digits: Sequence[Shape]) -> tuple[int, ...]:
     for step, lengths in zip(round_.steps, digits, strict=True):
         counts[round_.dim(step)] = len(lengths)
     return tuple(itertools.accumulate(counts, initial=0))
+
+
+@lru_cache(maxsize=256)
+def split_steps(round_: Round, digits: tuple[Shape, ...]) -> "tuple[SplitStep, ...]":
+    """Return the steps of a round, whose FFTs are split into digits.
+
+    Parameters are those of `programs_of`.
+    """
+    first_dims = first_tile_dims(round_, digits)
+    steps: list[SplitStep] = []
+    for step, lengths in zip(round_.steps, digits, strict=True):
+        steps.append(
+            SplitStep(
+                round_,
+                step,
+                lengths,
+                first_dims,
+            )
+        )
+    return tuple(steps)
 
 
 def digit_steps(axis: int, step: Step, lengths: Shape) -> tuple[Step, ...]:
@@ -433,7 +451,7 @@ def digit_steps(axis: int, step: Step, lengths: Shape) -> tuple[Step, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class _SplitStep:
+class SplitStep:
     """Step of a round whose FFT is split into digits, each in a dimension of the tile.
 
     Parameters
@@ -457,6 +475,11 @@ class _SplitStep:
     def steps(self) -> tuple[Step, ...]:
         """Steps over single digits, in order."""
         return digit_steps(self.block_dim, self.step, self.lengths)
+
+    @property
+    def last_number(self) -> int:
+        """Number of the last digit step."""
+        return len(self.steps) - 1
 
     @cached_property
     def block_dim(self) -> int:
@@ -551,13 +574,13 @@ class _DigitStep:
 
     Parameters
     ----------
-    split_step : _SplitStep
+    split_step : SplitStep
         The step of the round.
     number : int
         Number of this step among its digit steps.
     """
 
-    split_step: _SplitStep
+    split_step: SplitStep
     number: int
 
     @property
@@ -573,7 +596,7 @@ class _DigitStep:
     @property
     def is_last(self) -> bool:
         """True if this is the last digit step."""
-        return self.number == len(self.split_step.steps) - 1
+        return self.number == self.split_step.last_number
 
     @cached_property
     def digits_before(self) -> list[Digit]:
@@ -594,24 +617,23 @@ class _DigitStep:
     def first_fft(self) -> FFT:
         """FFTs over the digit, those before a product."""
         step = self.step
-        return FFT(
-            step.kind,
-            dims=(self.dim,),
-            lengths=(step.length,),
-            sign=step.sign,
-            divisor=ONE if step.turns_back else self._fft_divisor,
-        )
+        divisor = ONE if step.turns_back else self._fft_divisor
+        return self._fft(step.kind, step.sign, divisor)
 
     @property
     def last_fft(self) -> FFT:
         """FFTs over the digit after a product, else the only ones."""
         step = self.step
+        return self._fft(step.last_kind, step.last_sign, self._fft_divisor)
+
+    def _fft(self, kind: Kind, sign: int, divisor: Divisor) -> FFT:
+        """Return FFTs over the digit."""
         return FFT(
-            step.last_kind,
+            kind,
             dims=(self.dim,),
-            lengths=(step.length,),
-            sign=step.last_sign,
-            divisor=self._fft_divisor,
+            lengths=(self.step.length,),
+            sign=sign,
+            divisor=divisor,
         )
 
     @property

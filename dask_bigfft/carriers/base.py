@@ -353,7 +353,11 @@ def finish_in_memory(
     sources: Blocks,
     target_buffer: SharedBuffer | None,
 ) -> Array:
-    """Return a block gathered from source blocks in memory, after its round."""
+    """Return a block gathered from source blocks in memory, after its round.
+
+    The round may overwrite a source block that is the same block of the target layout, if the plan
+    says so. Otherwise it writes the block into `target_buffer`, if there is one.
+    """
     if sources.on_gpu:
         return run.finish(
             number,
@@ -367,24 +371,24 @@ def finish_in_memory(
         number,
         block,
     )
-    own = _unchanged_block(run, number, sources.by_index)
+    source = _unchanged_block(run, number, sources.by_index)
 
     def view() -> BlockView:
-        if own is not None:
-            return BlockView.of(own, target=target)
+        if source is not None:
+            return BlockView.of(source, target=target)
         gathered = run.view(number, block, sources.__getitem__)
         gathered.target = target
         return gathered
 
-    if own is not None and target is None and run.overwrites(number):
-        raise_if_poisoned(number, block, own)
-        if own.flags.writeable:
-            own_view = BlockView.of(own, owned=own.flags.c_contiguous, target=own)
-            with poisoning(lambda: [own]):
+    if source is not None and target is None and run.overwrites(number):
+        raise_if_poisoned(number, block, source)
+        if source.flags.writeable:
+            overwritten = BlockView.of(source, owned=source.flags.c_contiguous, target=source)
+            with poisoning(lambda: [source]):
                 return run.finish(
                     number,
                     block,
-                    lambda: own_view,
+                    lambda: overwritten,
                     operands,
                 )
     with turn_for_device(run, number, block):

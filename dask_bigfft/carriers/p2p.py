@@ -115,48 +115,66 @@ class Shuffle:
         return math.prod(map(len, self.targets_along)) > 1 and bool(self.sources)
 
 
+@dataclass
 class Shuffles:
     """Shuffles of one exchange.
 
     Parameters
     ----------
-    names : Names
-        Names of the tasks.
-    number : int
-        Number of the exchange, from 0.
-    exchange : Exchange
-        Exchange that they carry.
-    may_send : bool
-        Whether the tasks of the preceding round may send its blocks; they do if all are sent.
+    by_group : dict
+        Shuffles by group.
+    sent_by_round : bool
+        Whether the tasks of the preceding round send its blocks.
     """
 
-    def __init__(
-        self,
+    by_group: dict[Block, Shuffle]
+    sent_by_round: bool
+
+    @classmethod
+    def of(
+        cls,
         names: Names,
         number: int,
         exchange: Exchange,
         may_send: bool,
-    ) -> None:
+    ) -> "Shuffles":
+        """Return the shuffles of an exchange.
+
+        Parameters
+        ----------
+        names : Names
+            Names of the tasks.
+        number : int
+            Number of the exchange, from 0.
+        exchange : Exchange
+            Exchange that they carry.
+        may_send : bool
+            Whether the tasks of the preceding round may send its blocks; they do if all are sent.
+        """
         groups = Groups(exchange, MAX_SHUFFLES)
-        axes = groups.axes
-        #: Shuffles by group.
-        self.by_group: dict[Block, Shuffle] = {}
+        by_group: dict[Block, Shuffle] = {}
         targets_before = 0
         for group, sources, _ in groups:
-            along = tuple(_compact(axis.targets[i]) for axis, i in zip(axes, group, strict=True))
-            name = "_".join(map(str, group))
-            shuffle = Shuffle(name, sources, along, targets_before)
-            self.by_group[group] = shuffle
+            pairs = zip(groups.axes, group, strict=True)
+            targets_along = tuple(_compact(axis.targets[i]) for axis, i in pairs)
+            group_name = "_".join(map(str, group))
+            shuffle = Shuffle(
+                group_name,
+                sources,
+                targets_along,
+                targets_before,
+            )
+            by_group[group] = shuffle
             if shuffle.travels:
                 targets_before += len(shuffle.targets)
-        shuffles = self.by_group.values()
-        all_used = all((axis.of_source >= 0).all() for axis in axes)
-        #: Whether the tasks of the preceding round send its blocks.
-        self.sent_by_round = may_send and all_used and all(s.travels for s in shuffles)
-        mark = "1-" if self.sent_by_round else ""
-        for shuffle in shuffles:
+        all_used = all((axis.of_source >= 0).all() for axis in groups.axes)
+        all_travel = all(shuffle.travels for shuffle in by_group.values())
+        sent_by_round = may_send and all_used and all_travel
+        mark = "1-" if sent_by_round else ""
+        for shuffle in by_group.values():
             place = f"{names.part}{number + 1}-{mark}"
             shuffle.name = f"bigfft-{place}{names.token}-{shuffle.name}"
+        return cls(by_group, sent_by_round)
 
     @cached_property
     def by_source(self) -> dict[Block, Shuffle]:
@@ -253,7 +271,7 @@ class P2P(Tasks):
             if pays and shuffle_module():
                 may_send = self.is_private and round_may_send
                 shuffles.append(
-                    Shuffles(
+                    Shuffles.of(
                         self.names[number],
                         number,
                         exchange,

@@ -295,15 +295,15 @@ def _run_in_buffer(
             operands,
             spent,
         )
-    result = values
+    block_after = values
     if number + 1 == len(run.plan.exchanges):
-        result = buffers.view_in(
+        block_after = buffers.view_in(
             buffer.array,
             layout_after,
             run.plan.result,
             block,
         )
-        buffers.advance(run.token, buffers.RESULT, (result,))
+        buffers.advance(run.token, buffers.RESULT, (block_after,))
 
     def work() -> Array:
         _overwrite(
@@ -314,7 +314,7 @@ def _run_in_buffer(
             values,
             started,
         )
-        return result
+        return block_after
 
     return buffer.once(number, block, work)
 

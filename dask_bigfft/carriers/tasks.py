@@ -93,19 +93,16 @@ def pack_shard(
         dtype,
         new_table,
     )
-    shard_with_checksum: Array | tuple[Array, int] = shard
+    checksum = None
     if run.plan.verify == "checksum":
-        shard_with_checksum = (
+        checksum = shard_checksum(
             shard,
-            shard_checksum(
-                shard,
-                number,
-                source,
-                block,
-            ),
+            number,
+            source,
+            block,
         )
     emit("pack", nbytes=shard.nbytes, seconds=time.perf_counter() - started)
-    return shard_with_checksum
+    return shard if checksum is None else (shard, checksum)
 
 
 @block_task

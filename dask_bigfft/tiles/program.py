@@ -355,7 +355,7 @@ def programs_of(
     """Return the programs of the passes of a round over a block.
 
     An FFT may be split into digits, each of which is a dimension of the tile and is transformed by
-    a pass of its own. All steps of a digit come after those of the digits before it.
+    a pass of its own. The digit steps of a step are done in order.
 
     Parameters
     ----------
@@ -414,42 +414,6 @@ def split_steps(round_: Round, digits: tuple[Shape, ...]) -> "tuple[SplitStep, .
     return tuple(steps)
 
 
-def digit_steps(axis: int, step: Step, lengths: Shape) -> tuple[Step, ...]:
-    """Return the steps over single digits that together are the FFT of a step.
-
-    There is one step per digit. A convolution has one less than twice as many, because its steps
-    after the middle one transform back, and so has a step with a product inside.
-
-    Parameters
-    ----------
-    axis : int
-        Axis of the new steps.
-    step : Step
-        A step whose FFT is split.
-    lengths : tuple of int
-        Lengths of the digits in the order of their transforms.
-    """
-    if step.between is not None:
-        return operator_program(
-            axis,
-            lengths,
-            kind=step.kind,
-            sign=step.sign,
-        ).steps
-    is_convolution = step.convolve is not None
-    program = axis_program(
-        axis,
-        step.length,
-        lengths,
-        kind=step.kind,
-        sign=step.sign,
-        bluestein=is_convolution,
-    )
-    if not is_convolution or step.sign == program.steps[0].sign:
-        return program.steps
-    return tuple(replace(digit_step, sign=-digit_step.sign) for digit_step in program.steps)
-
-
 @dataclass(frozen=True, eq=False)
 class SplitStep:
     """Step of a round whose FFT is split into digits, each in a dimension of the tile.
@@ -473,8 +437,31 @@ class SplitStep:
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """Steps over single digits, in order."""
-        return digit_steps(self.block_dim, self.step, self.lengths)
+        """Digit steps: those over single digits that together are the step, in order.
+
+        There is one per digit. A convolution has one less than twice as many, because its steps
+        after the middle one transform back, and so has a step with a product inside.
+        """
+        step = self.step
+        if step.between is not None:
+            return operator_program(
+                self.block_dim,
+                self.lengths,
+                kind=step.kind,
+                sign=step.sign,
+            ).steps
+        is_convolution = step.convolve is not None
+        program = axis_program(
+            self.block_dim,
+            step.length,
+            self.lengths,
+            kind=step.kind,
+            sign=step.sign,
+            bluestein=is_convolution,
+        )
+        if not is_convolution or step.sign == program.steps[0].sign:
+            return program.steps
+        return tuple(replace(digit_step, sign=-digit_step.sign) for digit_step in program.steps)
 
     @property
     def last_number(self) -> int:

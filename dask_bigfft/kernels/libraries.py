@@ -327,19 +327,28 @@ class PocketFFT(DuccOfSciPy):
         # Dimensions by falling stride, and those of the transform with the innermost one first.
         order = sorted(range(x.ndim), key=lambda dim: (x.shape[dim] > 1, -x.strides[dim]))
         dims = tuple(sorted(map(order.index, call.dims), reverse=True))
-        call = call._replace(dims=dims)
-        x = x.transpose(order)
-        target = result.transpose(order)
+        self._run_by_stride(
+            call._replace(dims=dims),
+            x.transpose(order),
+            result.transpose(order),
+        )
+        return result
+
+    def _run_by_stride(self, call: Call, x: Array, target: Array) -> None:
+        """Do complex FFTs of an array whose dimensions have falling strides, in the fastest way."""
+        dims = call.dims
         last = x.ndim - 1
         is_dense = x.strides[last] == x.itemsize
         are_lines = is_dense and target.strides[last] == x.itemsize and dims == (last,)
         part = self._part(call, x, are_lines)
         if part is not None:
+            dim, width = part
             self._run_in_parts(
                 call,
                 x,
                 target,
-                *part,
+                dim,
+                width,
             )
         elif x.nbytes > PADDED_BYTES and len(dims) > 1:
             self._run(call._replace(dims=dims[:1]), x, target)
@@ -353,7 +362,6 @@ class PocketFFT(DuccOfSciPy):
                 x = padded
             super()._run(call, x, padded)
             copy_array(target, padded)
-        return result
 
     def _run_in_parts(
         self,

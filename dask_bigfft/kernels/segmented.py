@@ -41,13 +41,13 @@ class ShardView:
     part : tuple of slice
         Part of the block that contains them, one slice per digit.
     shape, strides : tuple of int
-        Of each view, one number per digit; strides in bytes, never negative.
+        Shape and strides of each view, one number per digit; strides in bytes, never negative.
     numbers : ndarray, (shards,)
-        Number of the source block of each.
+        Number of the source block of each shard.
     starts : ndarray, (shards,)
-        Bytes from the source block's first element to the first element of each.
+        Bytes from the source block's first element to the first element of each shard.
     places : ndarray, (shards, digits)
-        Place of each in the part.
+        Place of each shard in the part.
     conjugate : bool
         Whether the values of the block are the conjugates of the stored ones.
     flipped : tuple of int
@@ -82,17 +82,19 @@ class ShardView:
     def views(self) -> Iterator[tuple[Block, Array]]:
         """Yield all views, each with its place in the part."""
         sources = self.block.source_list
-        columns = self.places.tolist(), self.numbers.tolist(), self.starts.tolist()
-        for place, number, start in zip(*columns, strict=True):
-            yield (
-                tuple(place),
-                strided_view(
-                    sources[number],
-                    start,
-                    self.shape,
-                    self.strides,
-                ),
+        for place, number, start in zip(
+            self.places.tolist(),
+            self.numbers.tolist(),
+            self.starts.tolist(),
+            strict=True,
+        ):
+            view = strided_view(
+                sources[number],
+                start,
+                self.shape,
+                self.strides,
             )
+            yield tuple(place), view
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,16 +255,16 @@ class SegmentedView:
         return np.array([forms.index(source.strides) for source in self.source_list], np.int64)
 
     @cached_property
-    def _block_names(self) -> list[Ints]:
+    def _block_numbers(self) -> list[Ints]:
         """Numbers of the source blocks along each axis, in ascending order."""
         return [np.unique(numbers) for numbers in zip(*self.sources, strict=True)]
 
     @cached_property
     def _number_of_combination(self) -> Ints:
         """Number of the source block of each combination of numbers along the axes."""
-        table = np.zeros([len(names) for names in self._block_names], np.int64)
-        columns = zip(self._block_names, zip(*self.sources, strict=True), strict=True)
-        places = tuple(np.searchsorted(names, numbers) for names, numbers in columns)
+        table = np.zeros([len(numbers) for numbers in self._block_numbers], np.int64)
+        columns = zip(self._block_numbers, zip(*self.sources, strict=True), strict=True)
+        places = tuple(np.searchsorted(ascending, numbers) for ascending, numbers in columns)
         table[places] = np.arange(len(self.sources))
         return table.reshape(-1)
 
@@ -275,21 +277,21 @@ class SegmentedView:
             memory = []
             first_dim = 0
             weight = len(self._number_of_combination)
-            for boxes, digits, names in zip(
+            for boxes, digits, numbers in zip(
                 axes,
                 self.digits,
-                self._block_names,
+                self._block_numbers,
                 strict=True,
             ):
                 side = boxes.sides[0]
-                weight //= len(names)
+                weight //= len(numbers)
                 own_strides = strides[:, first_dim : first_dim + side.starts.shape[1]]
                 first_dim += side.starts.shape[1]
                 axis_memory = _AxisMemory(
                     digits=list(digits),
                     whole={digit: slice(0, self.sizes[digit]) for digit in digits},
                     all_rows=(np.arange(len(boxes)), boxes.lows, boxes.highs),
-                    combinations=np.searchsorted(names, side.blocks) * weight,
+                    combinations=np.searchsorted(numbers, side.blocks) * weight,
                     starts=own_strides @ side.starts.T,
                     steps=own_strides[:, None, list(side.dims)] * side.steps,
                 )
@@ -354,23 +356,16 @@ class SegmentedView:
         """
         if all(len(factors_of_dim) == 1 for factors_of_dim in factors):
             return self
-        radices: list[Block] = []
-        factors_of_digit: list[Block] = []  # of each digit
-        for old_radices, factors_of_dim in zip(self.form.radices, factors, strict=True):
-            if len(factors_of_dim) == 1:
-                radices.append(old_radices)
-                factors_of_digit += [(radix,) for radix in old_radices]
-            elif len(old_radices) == 1:
-                radices += [(factor,) for factor in factors_of_dim]
-                factors_of_digit.append(factors_of_dim)
-            else:
-                return None
-        numbers = itertools.count()
-        new_digits = [tuple(itertools.islice(numbers, len(split))) for split in factors_of_digit]
+        split_radices = _split_radices(self.form.radices, factors)
+        if split_radices is None:
+            return None
+        radices, factors_of_digits = split_radices
+        bounds_of_digits = itertools.accumulate(map(len, factors_of_digits), initial=0)
+        new_digits = [tuple(range(low, high)) for low, high in itertools.pairwise(bounds_of_digits)]
         images = []
         for axes, conjugate in self.images:
             pairs = zip(axes, self.digits, strict=True)
-            split_axes = tuple(_split(boxes, digits, factors_of_digit) for boxes, digits in pairs)
+            split_axes = tuple(_split(boxes, digits, factors_of_digits) for boxes, digits in pairs)
             images.append((split_axes, conjugate))
         axis_digits = []
         for digits in self.digits:
@@ -431,6 +426,31 @@ class _AxisMemory:
     def lows(self) -> Ints:
         """First value of each digit in each box."""
         return self.all_rows[1]
+
+
+def _split_radices(
+    radices: Sequence[Block],
+    factors: Sequence[Block],
+) -> tuple[list[Block], list[Block]] | None:
+    """Return the radices of dimensions that are split into factors, and the factors of each digit.
+
+    The result is None if a dimension of several digits would be split.
+
+    >>> _split_radices([(3, 4), (6,)], [(12,), (2, 3)])
+    ([(3, 4), (2,), (3,)], [(3,), (4,), (2, 3)])
+    """
+    new_radices: list[Block] = []
+    factors_of_digits: list[Block] = []
+    for radices_of_dim, factors_of_dim in zip(radices, factors, strict=True):
+        if len(factors_of_dim) == 1:
+            new_radices.append(radices_of_dim)
+            factors_of_digits += [(radix,) for radix in radices_of_dim]
+        elif len(radices_of_dim) == 1:
+            new_radices += [(factor,) for factor in factors_of_dim]
+            factors_of_digits.append(factors_of_dim)
+        else:
+            return None
+    return new_radices, factors_of_digits
 
 
 def _split(boxes: Pieces, digits: Block, radices: Sequence[Block]) -> Pieces:

@@ -76,7 +76,7 @@ class PlaceIndex:
         """Return the place, in C order, with a value of the index; None if no place has it.
 
         The terms have to be digits of the index: those with smaller strides than a term add up to
-        less than its stride.
+        less than its stride. Dimensions without a term have a single place.
         """
         positions = [0] * len(self.shape)
         remainder = value

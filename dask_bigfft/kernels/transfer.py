@@ -175,7 +175,7 @@ class BoundTransfer:
                 is_in_bands[frequencies.axis] = on_tile.is_in_band
         tile_transfer = self.transfer.on_tile(axes, like=tile)
         for part in _parts(spectrum.shape, size):
-            if _is_outside(is_in_bands, part):
+            if _is_outside_bands(is_in_bands, part):
                 spectrum[part] = 0
             else:
                 tile_transfer.multiply(spectrum, part)
@@ -218,7 +218,7 @@ class BoundTransfer:
         return AxisOnTile(np.where(is_in_band, indices, band.start), middle, is_in_band)
 
 
-def _is_outside(is_in_bands: Mapping[int, Array], part: Slices) -> bool:
+def _is_outside_bands(is_in_bands: Mapping[int, Array], part: Slices) -> bool:
     """Return True if a part of a tile has no frequency of some band, as far as the host knows.
 
     Parameters

@@ -320,14 +320,13 @@ class HostArena:
         fresh: list[Buffer] = []
         with self.lock:
             evicted = self._drain()
-            sizes = [fit for fit in self._idle if size <= fit <= _largest_fit(nbytes)]
-            ready = sum(len(self._idle[fit]) for fit in sizes)
+            ready = sum(len(self._idle[idle]) for idle in self._fitting_sizes(size, nbytes))
             while ready + len(fresh) < count and self._counters.held_bytes + size <= self.limit:
                 buffer = self._map(size)
                 if buffer is None:
                     break
                 fresh.append(buffer)
-        del evicted  # what is unmapped is unmapped without the lock
+        del evicted  # buffers are unmapped here, without the lock
         # Until now these count as allocated. They go back like any block, also when interrupted.
         try:
             touch(fresh, threads)
@@ -450,12 +449,12 @@ class HostArena:
 
     def _reuse(self, size: int, nbytes: int) -> Buffer | None:
         """Return an idle buffer that counts as allocated from now on; None if none fits."""
-        fit = self._fit(size, nbytes)
-        if fit is None and (self._join(size) or self._divide(size)):
-            fit = self._fit(size, nbytes)
-        if fit is None:
+        fitting_size = self._fitting_size(size, nbytes)
+        if fitting_size is None and (self._join(size) or self._divide(size)):
+            fitting_size = self._fitting_size(size, nbytes)
+        if fitting_size is None:
             return None
-        most_recently_used = next(reversed(self._idle[fit]))
+        most_recently_used = next(reversed(self._idle[fitting_size]))
         self._remove(most_recently_used)
         self._counters.allocated_bytes += most_recently_used.nbytes
         self._counters.reuses += 1
@@ -474,9 +473,24 @@ class HostArena:
         counters.peak_bytes = max(counters.peak_bytes, counters.held_bytes)
         return buffer
 
-    def _fit(self, size: int, nbytes: int) -> int | None:
-        """Return the smallest size class for a block; None if no idle buffer fits."""
-        return min((fit for fit in self._idle if size <= fit <= _largest_fit(nbytes)), default=None)
+    def _fitting_size(self, size: int, nbytes: int) -> int | None:
+        """Return the size of the smallest idle buffers that fit a block; None if there are none.
+
+        Parameters
+        ----------
+        size
+            Size of a new buffer for the block.
+        nbytes
+            Bytes of the block.
+        """
+        return min(self._fitting_sizes(size, nbytes), default=None)
+
+    def _fitting_sizes(self, size: int, nbytes: int) -> list[int]:
+        """Return the sizes of all idle buffers that fit a block, at most 1.5 times its size.
+
+        A buffer that is too large costs less than fresh pages.
+        """
+        return [idle for idle in self._idle if size <= idle <= nbytes + nbytes // 2]
 
     def _join(self, size: int) -> bool:
         """Make buffers of at least `size` bytes whole whose parts are all idle and unpinned.
@@ -567,14 +581,6 @@ class HostArena:
         if self._counters.held_bytes > self.limit:
             return self._evict(max(0, self.limit - self._counters.allocated_bytes))
         return []
-
-
-def _largest_fit(nbytes: int) -> int:
-    """Return the size of the largest buffer for a block of `nbytes` bytes: 1.5 times its size.
-
-    A buffer that is too large costs less than fresh pages.
-    """
-    return nbytes + nbytes // 2
 
 
 # --- the arena of the process ---------------------------------------------------------------

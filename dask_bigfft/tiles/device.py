@@ -76,6 +76,8 @@ def for_device(
         dimensions come first.
     """
     real_ffts, complex_operations, inverse_ffts = _parts(program)
+    # FFTs of real values with the other sign are conjugates, and so are those to real values of
+    # conjugates.
     first = MemoryPass(
         _popped_factors(complex_operations, 0),
         conjugate=any(fft.sign > 0 for fft in real_ffts),
@@ -96,7 +98,8 @@ def for_device(
     if joins:
         if before == NO_PASS:
             _join_first(real_ffts, middle)
-        if after == MemoryPass(scale=last.scale):
+        only_scales = after == MemoryPass(scale=last.scale)
+        if only_scales:
             _join_last(middle, inverse_ffts)
     operations = [*real_ffts, before, *middle, after, *inverse_ffts, transpose]
     return tuple(operation for operation in operations if operation != NO_PASS)
@@ -155,7 +158,10 @@ def _parts(program: Program) -> tuple[list[FFT], list[Operation], list[FFT]]:
                 lengths=operation.lengths[complex_count:],
                 divisor=ONE,
             )
-            (real_ffts if operation.kind == "r2c" else inverse_ffts).append(real_fft)
+            if operation.kind == "r2c":
+                real_ffts.append(real_fft)
+            else:
+                inverse_ffts.append(real_fft)
         if complex_count:
             complex_operations.append(_complex_fft(operation, complex_count))
     return real_ffts, complex_operations, inverse_ffts

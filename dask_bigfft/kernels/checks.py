@@ -437,10 +437,13 @@ SQUARES = 4
 class TileSums(NamedTuple):
     """Sums over a tile before its round."""
 
-    #: Energy, energy expected after the round, and the largest possible loss by underflow.
-    whole: float
-    seen: float
+    #: Energy of the tile.
+    energy: float
+    #: Energy that the FFTs use: without the imaginary parts that real results ignore.
+    used_energy: float
+    #: Largest possible loss of energy by underflow.
     lost: float
+    #: Weighted sum, if there are checksums.
     checksum: complex | None
 
 
@@ -470,19 +473,19 @@ class Facts:
         steps = [step for _, step in self.steps]
         #: Product of the lengths, and the divisor of the round.
         self.length = math.prod(step.length for step in steps)
-        whole = reduce(mul, (step.divisor for step in steps), Divisor())
-        self.divisor = whole.whole * math.sqrt(whole.root)
+        self.divisor = reduce(mul, (step.divisor for step in steps), Divisor()).value
         #: Factor of the energy, and the tolerance of a sum in units of the rounding error.
         self.gain = self.length / self.divisor**2
         self.digits = 16 + 4 * math.log2(self.length)
         #: Dimensions of steps with twiddles.
         self.twiddled = frozenset(dim for dim, step in self.steps if step.twiddle is not None)
         of_kind = {step.kind: (step, dim) for dim, step in self.steps if step.kind != "c2c"}
-        #: The steps with half a spectrum as output or as input, if any, with their dimensions.
-        self.halves = of_kind.get("r2c")
-        self.joins = of_kind.get("c2r")
+        #: The step with half a spectrum as output, if there is one, and its dimension.
+        self.half_output = of_kind.get("r2c")
+        #: The step with half a spectrum as input, if there is one, and its dimension.
+        self.half_input = of_kind.get("c2r")
         #: True if the values after the round are real.
-        self.real = self.joins is not None
+        self.real = self.half_input is not None
 
 
 facts_of = lru_cache(maxsize=256)(Facts)
@@ -509,9 +512,10 @@ class RoundSums:
 
     def __post_init__(self) -> None:
         self.facts = facts_of(self.round)
-        #: Index of the remaining digits for all rows, by dimension of the steps with twiddles.
-        self._rests: dict[int, BoundFactor] = {}
-        self._ready: dict[Any, tuple[int, Weights]] = {}
+        #: Twiddles of the block, by dimension of their steps.
+        self._twiddles: dict[int, BoundFactor] = {}
+        #: First dimension of the lines, and weights, by shape and dtype of a tile and direction.
+        self._weights_of: dict[Any, tuple[int, Weights]] = {}
 
     def before(self, tile: Array) -> TileSums:
         """Return the energy of a tile before the FFTs, and its checksum."""
@@ -522,14 +526,15 @@ class RoundSums:
             if self.facts.real:
                 checksum = checksum.real
             checksum /= self.facts.divisor
-        joins = self.facts.joins
-        whole = _energy_of_whole(tile, joins, total)
-        seen = whole
-        if joins is not None and math.isfinite(whole):
-            seen -= self._unseen(tile, *joins)
+        half_input = self.facts.half_input
+        tile_energy = _energy_of_whole(tile, half_input, total)
+        used_energy = tile_energy
+        if half_input is not None and math.isfinite(tile_energy):
+            step, dim = half_input
+            used_energy -= self._ignored_energy(tile, step, dim)
         return TileSums(
-            whole,
-            seen,
+            tile_energy,
+            used_energy,
             _lost(tile),
             checksum,
         )
@@ -548,7 +553,7 @@ class RoundSums:
         Unmatched
             If they differ by more than rounding errors.
         """
-        if not math.isfinite(before.whole):
+        if not math.isfinite(before.energy):
             self.undecided = True
             return
         checksum: complex | None = None
@@ -561,28 +566,27 @@ class RoundSums:
                 part=part,
             )
         facts = self.facts
-        gain = facts.gain
-        error = _limits(result.dtype)[0] * facts.digits
-        own_energy = _energy_of_whole(result, facts.halves, total)
-        expected = gain * before.seen
+        rounding_error = _limits(result.dtype)[0] * facts.digits
+        energy_after = _energy_of_whole(result, facts.half_output, total)
+        expected_energy = facts.gain * before.used_energy
         lost = _lost(result)
-        if (
-            not abs(own_energy - expected)
-            <= error * gain * before.whole + gain * before.lost + lost
-        ):
-            raise Unmatched(f"the energy is {own_energy!r} and should be {expected!r}")
+        tolerance = rounding_error * facts.gain * before.energy + facts.gain * before.lost + lost
+        energies_match = abs(energy_after - expected_energy) <= tolerance  # False for NaN
+        if not energies_match:
+            raise Unmatched(f"the energy is {energy_after!r} and should be {expected_energy!r}")
         if checksum is None or before.checksum is None:
             return
-        largest = (max(own_energy, 0) + lost) * facts.length
+        largest = (max(energy_after, 0) + lost) * facts.length
         difference = abs(checksum - before.checksum)
-        allowed = error * math.sqrt(largest)
-        if not difference <= allowed:
+        allowed = rounding_error * math.sqrt(largest)
+        checksums_match = difference <= allowed  # False for NaN
+        if not checksums_match:
             text = f"a linear checksum is off by {difference:.3g}, more than {allowed:.3g}"
             raise Unmatched(text)
 
     # --- energy ---
 
-    def _unseen(self, tile: Array, step: Step, dim: int) -> float:
+    def _ignored_energy(self, tile: Array, step: Step, dim: int) -> float:
         """Return the energy that c2r ignores: that of the imaginary parts of real entries."""
         real_entries = [0] if step.length % 2 else [0, step.length // 2]
         planes = np.ascontiguousarray(tile.take(real_entries, axis=dim))
@@ -605,13 +609,15 @@ class RoundSums:
         """Return the weighted sum of a tile without its twiddles, and its energy."""
         values = np.ascontiguousarray(values)
         first, weights = self._weights(values, inward)
+        if inward:
+            return weighted_sum(values, weights)
         factors: PhaseFactors | None = None
-        for along, step in () if inward else self.facts.steps:
+        for along, step in self.facts.steps:
             if step.twiddle is None:
                 continue
-            rest = self._rest(along, dim, part)
+            others = self._other_index(along, dim, part)
             if along >= first:
-                factors = PhaseFactors(rest, step.twiddle, -step.sign)
+                factors = PhaseFactors(others, step.twiddle, -step.sign)
             else:
                 shape = values.shape[:first]
                 rows = _untwiddled(
@@ -619,15 +625,15 @@ class RoundSums:
                     shape,
                     along,
                     step,
-                    rest,
+                    others,
                 )
                 weights = weights._replace(rows=rows)
         return weighted_sum(values, weights, factors)
 
     def _weights(self, values: Array, inward: bool) -> tuple[int, Weights]:
         """Return the first dimension of the lines of a tile, and its weights without twiddles."""
-        key = values.shape, values.dtype, inward
-        if key not in self._ready:
+        key = (values.shape, values.dtype, inward)
+        if key not in self._weights_of:
             twiddled = frozenset[int]() if inward else self.facts.twiddled
             first = split(values.shape, twiddled)
             weights = weights_of(
@@ -637,20 +643,28 @@ class RoundSums:
                 self.facts.steps,
                 inward,
             )
-            self._ready[key] = first, weights
-        return self._ready[key]
+            self._weights_of[key] = (first, weights)
+        return self._weights_of[key]
 
-    def _rest(self, along: int, dim: int, part: slice | None) -> Array:
-        """Return the index of the remaining digits of a step's axis, for each row of a tile."""
-        rest = self._rests.get(along)
-        if rest is None:
-            own_twiddle = program_of(self.round).twiddle_of(along)
-            assert own_twiddle is not None
-            rest = bound_factor(own_twiddle, self.round, self.block)
-            self._rests[along] = rest
+    def _other_index(self, along: int, dim: int, part: slice | None) -> Array:
+        """Return the index of the other digits of a step's axis, for each row of a tile.
+
+        Parameters
+        ----------
+        along : int
+            Dimension of the step.
+        dim, part : int and slice or None
+            Dimension along which tiles are cut, and the tile.
+        """
+        bound_twiddle = self._twiddles.get(along)
+        if bound_twiddle is None:
+            step_twiddle = program_of(self.round).twiddle_of(along)
+            assert step_twiddle is not None
+            bound_twiddle = bound_factor(step_twiddle, self.round, self.block)
+            self._twiddles[along] = bound_twiddle
         if part is not None:
-            rest = rest.within(dim, part)
-        return rest.table.ravel()
+            bound_twiddle = bound_twiddle.within(dim, part)
+        return bound_twiddle.table.ravel()
 
 
 def _untwiddled(
@@ -658,16 +672,19 @@ def _untwiddled(
     shape: tuple[int, ...],
     along: int,
     step: Step,
-    rest: Array,
+    others: Array,
 ) -> Array:
-    """Return weights of lines (a tile of `shape`) times the inverse of a step's twiddles."""
+    """Return weights of lines (a tile of `shape`) times the inverse of a step's twiddles.
+
+    `others` has the index of the other digits for each row.
+    """
     assert step.twiddle is not None
     outer = math.prod(shape[:along])
     inner = math.prod(shape[along + 1 :])
     weights = rows.astype(complex).reshape(outer, shape[along], inner)
     twiddle(
         weights,
-        np.tile(rest, outer // len(rest)),
+        np.tile(others, outer // len(others)),
         step.twiddle,
         -step.sign,
     )
@@ -765,7 +782,7 @@ class Verification:
         """Return the block after the round on the CPU; `view_of` returns a view of its input."""
         executor = partial(CheckedExecutor, check=self)
         with np.errstate(over="ignore", invalid="ignore"):
-            return self._reported(self._done(view_of(), executor))
+            return self._reported(self._on_cpu(view_of(), executor))
 
     def run_elsewhere(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
         """Return the block after the round on a GPU, checked as a whole; None like the runner."""
@@ -779,7 +796,7 @@ class Verification:
         blocks = []
         for _ in range(2):
             block = runner(view_of())
-            blocks.append(self._plain(view_of()) if block is None else block)
+            blocks.append(self._on_cpu_intact(view_of()) if block is None else block)
         first, second = blocks
         if not near_values(first, second):
             raise Unmatched("two runs differ")
@@ -801,7 +818,7 @@ class Verification:
                 )
         return block
 
-    def _done(self, view: BlockView, executor: Callable[..., CPUExecutor] = CPUExecutor) -> Array:
+    def _on_cpu(self, view: BlockView, executor: Callable[..., CPUExecutor] = CPUExecutor) -> Array:
         """Return the block after the round on the CPU."""
         return run_round(
             self.round,
@@ -813,9 +830,9 @@ class Verification:
             executor,
         )
 
-    def _plain(self, view: BlockView) -> Array:
+    def _on_cpu_intact(self, view: BlockView) -> Array:
         """Return the block after the round, without overwriting its input."""
-        return self._done(
+        return self._on_cpu(
             BlockView(
                 view.shape,
                 view.dtype,

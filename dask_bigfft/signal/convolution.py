@@ -154,7 +154,7 @@ def _forward_divisor(plan: Plan) -> float:
         for step in round_.steps:
             if step.between is None:
                 divisor *= step.divisor
-    return divisor.whole * math.sqrt(divisor.root)
+    return divisor.value
 
 
 def _by_one_plan(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.Array:

@@ -9,7 +9,6 @@ become one scale, therefore, and another sign becomes a conjugation. A pass over
 than its arithmetic, so that scale, conjugation, factors and a transpose share one.
 """
 
-import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -25,7 +24,6 @@ from dask_bigfft.tiles.program import (
     Transfer,
     Twiddle,
 )
-from dask_bigfft.transforms.steps import Divisor
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def for_device(
     )
     last = MemoryPass(
         _popped_factors(complex_operations, -1),
-        scale=_scale(program.divisor),
+        scale=1.0 / program.divisor.value,
         conjugate=any(fft.sign < 0 for fft in inverse_ffts),
     )
     middle = _without_factors(complex_operations)
@@ -197,11 +195,6 @@ def _complex_fft(fft: FFT, count: int) -> FFT:
         lengths=tuple(length for _, length in pairs),
         sign=fft.sign,
     )
-
-
-def _scale(divisor: Divisor) -> float:
-    """Return the reciprocal of a divisor."""
-    return 1.0 / (divisor.whole * math.sqrt(divisor.root))
 
 
 def _conjugated(factor: Twiddle | ChirpFactor) -> Twiddle | ChirpFactor:

@@ -103,6 +103,11 @@ class Divisor:
     def __mul__(self, other: "Divisor") -> "Divisor":
         return Divisor(self.whole * other.whole, self.root * other.root)
 
+    @property
+    def value(self) -> float:
+        """The divisor in double precision."""
+        return self.whole * math.sqrt(self.root)
+
 
 @dataclass(frozen=True)
 class Step:

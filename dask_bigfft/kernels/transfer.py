@@ -50,9 +50,7 @@ class AxisOnTile:
     @property
     def host_indices(self) -> Array:
         """The indices in host memory."""
-        indices: Any = self.indices
-        host: Array = indices.get() if hasattr(indices, "get") else indices
-        return host
+        return in_host_memory(self.indices)
 
 
 def indices_of_part(
@@ -383,6 +381,12 @@ def require_finite(values: Array) -> None:
     """Raise an error if values of a transfer function that is an array are not finite."""
     if not np.isfinite(values).all():
         raise_invalid("transfer", "an array with values that are not finite", "finite values")
+
+
+def in_host_memory(array: Any) -> Array:
+    """Return an array of any device as a NumPy array."""
+    host: Array = array.get() if hasattr(array, "get") else array
+    return host
 
 
 def values_at(array: Array, places: Mapping[int, Array]) -> Array:

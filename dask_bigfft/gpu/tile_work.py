@@ -502,6 +502,8 @@ class _Pass:
         Number of the pass.
     program : Program
         Program of the pass.
+    steps : sequence of SplitStep
+        Steps of the round, of which the pass has some digits.
     first_dims : tuple of int
         First dimension of the tile for each dimension of the block.
     """
@@ -511,6 +513,7 @@ class _Pass:
         tiles: BlockTiles,
         number: int,
         program: Program,
+        steps: Sequence[SplitStep],
         first_dims: Block,
     ) -> None:
         job = tiles.job
@@ -525,7 +528,6 @@ class _Pass:
         )
         self.cuts = _cuts(self.tile_pass)
         self.window = job.window if number == len(plan.passes) - 1 else None
-        steps = split_steps(job.round.without_windows, plan.digits)
         #: Steps whose first digit is transformed, and steps whose last digit is transformed.
         self.begun = [steps[i] for i, j in self.tile_pass.steps if j == 0]
         self.ended = [steps[i] for i, j in self.tile_pass.steps if j == steps[i].last_number]
@@ -553,6 +555,7 @@ def _passes(tiles: BlockTiles) -> tuple[_Pass, ...]:
     round_ = tiles.job.round.without_windows
     plan = tiles.plan
     first_dims = first_tile_dims(round_, plan.digits)
+    steps = split_steps(round_, plan.digits, first_dims)
     programs = programs_of(round_, plan.digits, tuple(tile_pass.steps for tile_pass in plan.passes))
     passes: list[_Pass] = []
     for number, program in enumerate(programs):
@@ -561,6 +564,7 @@ def _passes(tiles: BlockTiles) -> tuple[_Pass, ...]:
                 tiles,
                 number,
                 program,
+                steps,
                 first_dims,
             )
         )

@@ -367,13 +367,11 @@ def programs_of(
         For each pass, the numbers of steps of the round, and of their digit steps.
     """
     first_dims = first_tile_dims(round_, digits)
-    steps_of_round = split_steps(round_, digits)
+    steps_of_round = split_steps(round_, digits, first_dims)
     transforms_back = any(step.between is not None for step in round_.steps)
     programs: list[Program] = []
     for numbers in passes:
-        steps: list[_DigitStep] = []
-        for number, digit_number in numbers:
-            steps.append(_DigitStep(steps_of_round[number], digit_number))
+        steps = [steps_of_round[number].digit_step(own_number) for number, own_number in numbers]
         # The product is before the first FFT back, or at the end of the round.
         has_product = round_.multiplies and numbers == passes[-1]
         if transforms_back:
@@ -394,24 +392,70 @@ def first_tile_dims(round_: Round, digits: Sequence[Shape]) -> tuple[int, ...]:
     return tuple(itertools.accumulate(counts, initial=0))
 
 
-@lru_cache(maxsize=256)
-def split_steps(round_: Round, digits: tuple[Shape, ...]) -> "tuple[SplitStep, ...]":
+def split_steps(
+    round_: Round,
+    digits: Sequence[Shape],
+    first_dims: Shape,
+) -> "list[SplitStep]":
     """Return the steps of a round, whose FFTs are split into digits.
 
-    Parameters are those of `programs_of`.
+    Parameters
+    ----------
+    round_, digits
+        See `programs_of`.
+    first_dims : tuple of int
+        First dimension of a tile for each dimension of a block, and their number.
     """
-    first_dims = first_tile_dims(round_, digits)
-    steps: list[SplitStep] = []
+    split: list[SplitStep] = []
     for step, lengths in zip(round_.steps, digits, strict=True):
-        steps.append(
+        block_dim = round_.dim(step)
+        split.append(
             SplitStep(
                 round_,
                 step,
                 lengths,
                 first_dims,
+                block_dim,
+                steps=digit_steps(block_dim, step, lengths),
             )
         )
-    return tuple(steps)
+    return split
+
+
+def digit_steps(axis: int, step: Step, lengths: Shape) -> tuple[Step, ...]:
+    """Return the digit steps of a step: those over single digits that together are the step.
+
+    There is one per digit. A convolution has one less than twice as many, because its steps after
+    the middle one transform back, and so has a step with a product inside.
+
+    Parameters
+    ----------
+    axis : int
+        Axis of the new steps.
+    step : Step
+        The step.
+    lengths : tuple of int
+        Lengths of the digits in the order of their transforms.
+    """
+    if step.between is not None:
+        return operator_program(
+            axis,
+            lengths,
+            kind=step.kind,
+            sign=step.sign,
+        ).steps
+    is_convolution = step.convolve is not None
+    program = axis_program(
+        axis,
+        step.length,
+        lengths,
+        kind=step.kind,
+        sign=step.sign,
+        bluestein=is_convolution,
+    )
+    if not is_convolution or step.sign == program.steps[0].sign:
+        return program.steps
+    return tuple(replace(digit_step, sign=-digit_step.sign) for digit_step in program.steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -428,50 +472,23 @@ class SplitStep:
         Lengths of the digits in the order of their transforms.
     first_dims : tuple of int
         First dimension of a tile for each dimension of a block.
+    block_dim : int
+        Dimension of a block that is transformed.
+    steps : tuple of Step
+        The digit steps, in order.
     """
 
     round: Round
     step: Step
     lengths: Shape
     first_dims: Shape
-
-    @cached_property
-    def steps(self) -> tuple[Step, ...]:
-        """Digit steps: those over single digits that together are the step, in order.
-
-        There is one per digit. A convolution has one less than twice as many, because its steps
-        after the middle one transform back, and so has a step with a product inside.
-        """
-        step = self.step
-        if step.between is not None:
-            return operator_program(
-                self.block_dim,
-                self.lengths,
-                kind=step.kind,
-                sign=step.sign,
-            ).steps
-        is_convolution = step.convolve is not None
-        program = axis_program(
-            self.block_dim,
-            step.length,
-            self.lengths,
-            kind=step.kind,
-            sign=step.sign,
-            bluestein=is_convolution,
-        )
-        if not is_convolution or step.sign == program.steps[0].sign:
-            return program.steps
-        return tuple(replace(digit_step, sign=-digit_step.sign) for digit_step in program.steps)
+    block_dim: int
+    steps: tuple[Step, ...]
 
     @property
     def last_number(self) -> int:
         """Number of the last digit step."""
         return len(self.steps) - 1
-
-    @cached_property
-    def block_dim(self) -> int:
-        """Dimension of a block that is transformed."""
-        return self.round.dim(self.step)
 
     @property
     def first_dim(self) -> int:
@@ -493,13 +510,23 @@ class SplitStep:
         """Stage of the digits after all steps."""
         return 2 if self.step.turns_back else 1
 
-    def digits_after(self, count: int) -> list[Digit]:
-        """Return the digit in each dimension of the tile after the first `count` digit steps."""
+    def digit_step(self, number: int) -> "_DigitStep":
+        """Return one of the digit steps, with the digits before and after it."""
         digits = [step.source for step in self.steps[: len(self.lengths)]]
-        for step in self.steps[:count]:
-            place = digits.index(step.source)
-            digits[place] = step.target
-        return digits
+        for step in self.steps[:number]:
+            digits[digits.index(step.source)] = step.target
+        step = self.steps[number]
+        place = digits.index(step.source)
+        digits_after = digits.copy()
+        digits_after[place] = step.target
+        return _DigitStep(
+            self,
+            number,
+            step,
+            dim=self.first_dim + place,
+            digits_before=digits,
+            digits_after=digits_after,
+        )
 
     def digit_index(self, digits: Sequence[Digit], stage: int, stride: int = 1) -> Index:
         """Return the index that the digits of one stage make, times a stride.
@@ -565,15 +592,20 @@ class _DigitStep:
         The step of the round.
     number : int
         Number of this step among its digit steps.
+    step : Step
+        The step over one digit.
+    dim : int
+        Dimension of the tile that is transformed.
+    digits_before, digits_after : list of Digit
+        Digit in each dimension of the split step, before and after this step.
     """
 
     split_step: SplitStep
     number: int
-
-    @property
-    def step(self) -> Step:
-        """The step over one digit."""
-        return self.split_step.steps[self.number]
+    step: Step
+    dim: int
+    digits_before: list[Digit]
+    digits_after: list[Digit]
 
     @property
     def has_product(self) -> bool:
@@ -584,21 +616,6 @@ class _DigitStep:
     def is_last(self) -> bool:
         """True if this is the last digit step."""
         return self.number == self.split_step.last_number
-
-    @cached_property
-    def digits_before(self) -> list[Digit]:
-        """Digit in each dimension of the split step, before this one."""
-        return self.split_step.digits_after(self.number)
-
-    @cached_property
-    def digits_after(self) -> list[Digit]:
-        """Digit in each dimension of the split step, after this one."""
-        return self.split_step.digits_after(self.number + 1)
-
-    @property
-    def dim(self) -> int:
-        """Dimension of the tile that is transformed."""
-        return self.split_step.first_dim + self.digits_before.index(self.step.source)
 
     @property
     def first_fft(self) -> FFT:
@@ -718,9 +735,8 @@ def _pass_program(
     transfer: Transfer | None,
 ) -> Program:
     """Return the program of a pass of a round, with a product if there is a transfer function."""
-    first_ffts = [step.first_fft for step in steps]
-    last_ffts = [step.last_fft for step in steps]
-    operations: list[Operation] = _of_kind("r2c", first_ffts)
+    operations: list[Operation] = []
+    operations += [step.first_fft for step in steps if step.step.kind == "r2c"]
     operations += _multiplications([step.chirp_in for step in steps])
     operations += _complex_operations(round_, steps, transfer)
     factors_after: list[Twiddle | ChirpFactor | None] = []
@@ -728,13 +744,8 @@ def _pass_program(
     factors_after += [step.outer_twiddle for step in steps]
     factors_after += [step.chirp_out for step in steps]
     operations += _multiplications(factors_after)
-    operations += _of_kind("c2r", last_ffts)
+    operations += [step.last_fft for step in steps if step.step.last_kind == "c2r"]
     return Program(tuple(_joined(operations)), tuple(step.dim for step in steps))
-
-
-def _of_kind(kind: Kind, ffts: Sequence[FFT]) -> list[FFT]:
-    """Return the FFTs of one kind."""
-    return [fft for fft in ffts if fft.kind == kind]
 
 
 def _multiplications(factors: Sequence[Twiddle | ChirpFactor | None]) -> list[Multiply]:
@@ -749,19 +760,18 @@ def _complex_operations(
     transfer: Transfer | None,
 ) -> Iterator[Operation]:
     """Yield the complex FFTs of a pass, then each product and the complex FFTs back after it."""
+    complex_steps = [step for step in steps if step.step.kind == "c2c"]
     if round_.leaves_out_lines and not round_.multiplies:
         yield from _ffts_of_some_lines(round_, steps)
     else:
-        first_ffts = [step.first_fft for step in steps]
-        yield from _at_once(_of_kind("c2c", first_ffts))
-    for step in steps:
+        yield from _at_once([step.first_fft for step in complex_steps])
+    for step in complex_steps:
         if step.step.convolve is not None:
             yield step.filter
             yield step.last_fft
     if transfer is not None:
         yield transfer
-        ffts_back = [step.last_fft for step in steps if step.has_product]
-        yield from _at_once(_of_kind("c2c", ffts_back))
+        yield from _at_once([step.last_fft for step in complex_steps if step.has_product])
 
 
 def _at_once(complex_ffts: Sequence[FFT]) -> list[FFT]:
@@ -844,9 +854,9 @@ def _ffts_of_some_lines(round_: Round, steps: Sequence[_DigitStep]) -> Iterator[
         share_before = nonzero[dim].share if dim in nonzero else 1.0
         return share_after - share_before
 
-    ffts = [step.first_fft for step in steps]
-    real_ffts = _of_kind("r2c", ffts)
-    complex_ffts = sorted(_of_kind("c2c", ffts), key=change_of_share)
+    real_ffts = [step.first_fft for step in steps if step.step.kind == "r2c"]
+    complex_ffts = [step.first_fft for step in steps if step.step.kind == "c2c"]
+    complex_ffts.sort(key=change_of_share)
     windows = dict(nonzero)  # outside of which lines do not matter now
     for fft in (*real_ffts, *complex_ffts):
         (dim,) = fft.dims

@@ -133,12 +133,9 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
     if works and runs and values is None:
         works[0], parts = _from_runs(works[0], runs)
     if values is None and not parts:
-        values = as_block(view.gather())
+        values = _gathered(view, job.source)
         if not values.size or not math.prod(job.shapes[1]):
             return cupy().zeros(job.shapes[1], job.target)
-        if values.dtype.str != job.source:
-            with values.device:
-                values = values.astype(job.source)
     operands = pending(filters)
     device = runs[0].source.device if values is None else values.device
     plans = _plans_of(device.id)
@@ -157,6 +154,15 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
             if operand is not filters[number]:
                 operand.require_finite()
     return values.reshape(job.shapes[1])
+
+
+def _gathered(view: BlockView, dtype: str) -> Any:
+    """Return a block on its GPU in a dtype."""
+    values = as_block(view.gather())
+    if values.dtype.str == dtype:
+        return values
+    with values.device:
+        return values.astype(dtype)
 
 
 def _whole_source(runs: Sequence[Run]) -> Any | None:

@@ -371,7 +371,7 @@ def programs_of(
     transforms_back = any(step.between is not None for step in round_.steps)
     programs: list[Program] = []
     for numbers in passes:
-        steps = [steps_of_round[number].digit_step(own_number) for number, own_number in numbers]
+        steps = [steps_of_round[step].digit_step(digit_step) for step, digit_step in numbers]
         # The product is before the first FFT back, or at the end of the round.
         has_product = round_.multiplies and numbers == passes[-1]
         if transforms_back:

@@ -6,6 +6,7 @@ figures of README and guide between two marks; ``--check`` writes nothing and fa
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -545,42 +546,124 @@ def figures() -> list[str]:
     return [*about, "", *line_table(), "", *fact_table()]
 
 
-def in_memory() -> str:
-    """Return the README's line about data in memory."""
-    rows = {row["name"]: row for row in rows_of(LINE)}
-    ours = rows["ours, scipy"]
-    text = (
-        f"- **{ours['warm']:.1f} s** for one axis of 1 GiB in 16 chunks in memory, warm, by "
-        "SciPy's kernel with two threads."
+#: Rows of the README's table of numbers: section of a page, and what was done.
+NUMBERS = {
+    "memory.1d-2p26-x16": "one axis of 1 GiB, complex128, in 16 chunks in memory",
+    "convolution.runs": "two arrays of 2^26 float64, convolved in memory",
+    "limited.one axis": "one axis from Zarr to Zarr, in a process of 1 GiB",
+    "out_of_core.problems": "12 GiB in three axes from Zarr to Zarr, through 2 GiB of memory",
+    "gpu.filters": "a filter of 4 GiB in host memory, on one H200",
+}
+
+
+def seconds_of(section: str, pattern: str, key: str) -> str:
+    """Return the extremes of the seconds of the rows that match a pattern."""
+    rows = [row for row in rows_of(section) if fnmatch(row["name"], pattern)]
+    return f"{between(row[key] for row in rows)} s"
+
+
+def in_memory_cells(section: str) -> tuple[str, str]:
+    """Return the README's cells about data in memory: ours, and others."""
+    ours = "warm {}, first call {}".format(
+        seconds_of(section, "ours, scipy", "warm"),
+        seconds_of(section, "ours, scipy", "first"),
     )
-    if "first" in ours:
-        text += f" The first run of a process takes {ours['first']:.1f} s."
-    keeping = rows.get("da.fft, memory kept", {})
-    freeing = rows.get("da.fft, memory freed", {})
-    if "warm" in keeping and "warm" in freeing:
-        text += (
-            f" `da.fft` after `rechunk(-1)` takes {keeping['warm']:.1f} s warm in a process that "
-            f"keeps freed memory, and {freeing['warm']:.1f} s "
-            f"(first run: {freeing['first']:.1f} s) in one with the defaults of the C library."
-        )
-    return f"{text} {versions_of('memory')}."
+    scipy = "`scipy.fft` warm {}, first {}".format(
+        seconds_of(section, "scipy, *", "warm"),
+        seconds_of(section, "scipy, *", "first"),
+    )
+    dask = "`da.fft` after `rechunk(-1)` {}, {}".format(
+        seconds_of(section, "da.fft, *", "warm"),
+        seconds_of(section, "da.fft, *", "first"),
+    )
+    return ours, f"{scipy}; {dask}"
 
 
-def three() -> list[str]:
-    """Return the three numbers of the README."""
-    (big,) = (row for row in rows_of("out_of_core.problems") if row["name"] == "3d, AMD EPYC")
-    limited = rows_of("limited.one axis")
-    killed_from = next(row["name"] for row in limited if "da.fft" in row["died"])
-    last = limited[-1]
-    return [
-        in_memory(),
-        f"- **{last['peak_gib']['ours']:.1f} GiB** of memory for one axis of {last['name']}, "
-        f"from Zarr to Zarr. In a process of 1 GiB, `da.fft` of one axis is killed from "
-        f"{killed_from} on.",
-        f"- **{big['seconds']:.0f} s** for 12 GiB in three axes, from Zarr to Zarr through 2 GiB "
-        "of memory and scratch files, in the first run of a process. Copying as many bytes in "
-        f"plain files takes {big['efficiency']['ratio']:.1f} times as long.",
-    ]
+def convolution_cells(section: str) -> tuple[str, str]:
+    """Return the README's cells about a convolution: ours, and others."""
+    ours = "warm {}, first call {}".format(
+        seconds_of(section, "full: fftconvolve", "warm"),
+        seconds_of(section, "full: fftconvolve", "first"),
+    )
+    scipy = "`scipy.signal` warm {}, first {}".format(
+        seconds_of(section, "full: scipy, *", "warm"),
+        seconds_of(section, "full: scipy, *", "first"),
+    )
+    dask = "`da.fft` {}, {}".format(
+        seconds_of(section, "full: da.fft, *", "warm"),
+        seconds_of(section, "full: da.fft, *", "first"),
+    )
+    return ours, f"{scipy}; {dask}"
+
+
+def limited_cells(section: str) -> tuple[str, str]:
+    """Return the README's cells about one axis in 1 GiB: ours, and others."""
+    rows = rows_of(section)
+    killed_from = next(row["name"] for row in rows if "da.fft" in row["died"])
+    largest = rows[-1]
+    seconds = f"{largest['seconds']['ours']:.0f} s"
+    peak = f"{largest['peak_gib']['ours']:.2f} GiB at its peak"
+    return f"{largest['name']}: {seconds}, {peak}", f"`da.fft`: killed from {killed_from} on"
+
+
+def out_of_core_cells(section: str) -> tuple[str, str]:
+    """Return the README's cells about an array larger than memory: ours, and a plain copy."""
+    rows = [row for row in rows_of(section) if row["name"].startswith("3d")]
+    seconds = [row["seconds"] for row in rows]
+    ours = f"{min(seconds):.0f} to {max(seconds):.0f} s on two machines"
+    times = between(row["efficiency"] for row in rows)
+    return ours, f"a plain copy of as many bytes: {times} times as long"
+
+
+def filter_cells(section: str) -> tuple[str, str]:
+    """Return the README's cells about filters on a GPU: one plan, and two."""
+    rows = rows_of(section)
+    ours = f"{between(row['one plan'] for row in rows)} s in one plan"
+    times = between(row["gain"] for row in rows)
+    return ours, f"both transforms and the product one after the other: {times} times as long"
+
+
+#: Functions that return the cells of the rows of `NUMBERS`, by page.
+CELLS = {
+    "memory": in_memory_cells,
+    "convolution": convolution_cells,
+    "limited": limited_cells,
+    "out_of_core": out_of_core_cells,
+    "gpu": filter_cells,
+}
+
+
+def measured(section: str) -> str:
+    """Return a link to the page of a section, and the commit that was measured.
+
+    A page may list several commits, each with the sections that it measured in brackets.
+    """
+    file, _, name = section.partition(".")
+    state = content(file)["state"]
+    listed = re.search(rf"(\w+) \({name}\)", state)
+    commits = re.search(r"[0-9a-f]{7,}(?: and earlier)?", state)
+    if listed:
+        commit = listed[1]
+    elif commits:
+        commit = commits[0]
+    else:
+        raise ValueError(f"{file}.json names no commit in its state: {state!r}")
+    return f"[{file}](ci/results/{file}.md), {commit}"
+
+
+def numbers() -> list[str]:
+    """Return the README's table of numbers, and the versions that were measured."""
+    lines = ["| | `dask_bigfft` | others | page, state |", "|---|---|---|---|"]
+    files_by_versions: dict[str, list[str]] = {}
+    for section, what in NUMBERS.items():
+        file = section.partition(".")[0]
+        ours, others = CELLS[file](section)
+        lines.append(f"| {what} | {ours} | {others} | {measured(section)} |")
+        files_by_versions.setdefault(versions_of(file), []).append(f"`{file}`")
+    lines.append("")
+    for versions, files in files_by_versions.items():
+        lines.append(f"{', '.join(files)}: {versions}.")
+    return lines
 
 
 def limited_ratios(contestant: str) -> list[tuple[str, float]]:
@@ -606,7 +689,7 @@ def two_axes() -> list[str]:
     lines = [
         "Two axes, of which one is cut into chunks, can also be transformed by `da.fft` one after",
         "the other, with a `rechunk` between them. We compared that in processes limited to 1 GiB,",
-        f"each with one run. Up to {largest_name}, `da.fft` on dask's threads took",
+        f"medians of three runs each. Up to {largest_name}, `da.fft` on dask's threads took",
         f"{between(ratio for _, ratio in ratios)} times as long as `dask_bigfft`. "
         f"For {' and '.join(killed_names)} it was killed. On",
         "`distributed`, which writes chunks to the disk, it took for these",
@@ -640,7 +723,7 @@ def files() -> dict[Path, str]:
     for path in sorted(RESULTS.glob("*.json")):
         texts[path.with_suffix(".md")] = page(json.loads(path.read_text(encoding="utf-8")))
     generated = {
-        ROOT / "README.md": [two_axes(), three()],
+        ROOT / "README.md": [two_axes(), numbers()],
         ROOT / "examples" / "guide" / "speeds.md": [figures()],
     }
     for path, blocks in generated.items():

@@ -6,7 +6,7 @@ as many exchanges as an FFT of real data::
 
     array --arrangement--> factors, round --exchange--> round, factors --arrangement--> result
 
-Of blocks on GPUs, every axis goes through a complex FFT of a period of its waves.
+On GPUs, every axis goes through a complex FFT of a period of its waves.
 """
 
 import itertools
@@ -143,7 +143,7 @@ def dct() -> None:
     axis : int
         The axis.
     norm : {"backward", "ortho", "forward"}, optional
-        As `scipy.fft.dct` has it.
+        As in `scipy.fft.dct`.
     overwrite_x, workers
         Accepted for compatibility; the input is not overwritten, and dask's scheduler sets threads.
     orthogonalize : bool, optional
@@ -161,7 +161,7 @@ def dct() -> None:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Notes
     -----
@@ -175,8 +175,8 @@ def dct() -> None:
     bytes as `rfft` of a prime length. For type I this depends on N - 1 or N + 1: a length of 8,192
     moves 4.3 times the bytes of `rfft` of that length, 8,193 twice.
 
-    Of blocks that are CuPy arrays, each axis goes through a complex FFT of a period of the waves,
-    which is 2N points (type I: 2(N - 1) or 2(N + 1)).
+    For CuPy blocks, each axis goes through a complex FFT of a period of the waves, which is 2N
+    points (type I: 2(N - 1) or 2(N + 1)).
 
     Examples
     --------
@@ -202,7 +202,7 @@ def idct() -> None:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -228,7 +228,7 @@ def dst() -> None:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -254,7 +254,7 @@ def idst() -> None:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -284,7 +284,7 @@ def dctn() -> None:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -315,7 +315,7 @@ def idctn() -> None:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -346,7 +346,7 @@ def dstn() -> None:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -377,7 +377,7 @@ def idstn() -> None:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------

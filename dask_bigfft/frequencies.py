@@ -95,8 +95,8 @@ def fftfreq() -> None:
     order : {"natural", "transposed"}, optional
         Order of the spectrum; the default is the setting.
     digits : sequence of int, optional
-        Digits of the spectrum, if the transform was given `digits`. The default are the digits of
-        every spectrum of this length.
+        Digits of the spectrum, if the transform was given `digits`. By default, those of every
+        spectrum of this length.
     band : (float, float), optional
         Lowest and highest frequency of a part of the spectrum in ascending order, in cycles per
         unit of `d`.
@@ -111,7 +111,7 @@ def fftfreq() -> None:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def rfftfreq() -> None:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------

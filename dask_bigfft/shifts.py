@@ -46,7 +46,7 @@ def fftshift(x: Any, axes: Axes = None) -> da.Array:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Notes
     -----
@@ -79,7 +79,7 @@ def ifftshift(x: Any, axes: Axes = None) -> da.Array:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------

@@ -137,8 +137,8 @@ def run(
         stays, and another call can resume the run.
     resume : bool
         True resumes the run in `scratch`, or begins one if there is none. Finished work is not
-        repeated, and the result is the same to the bit. Data lost by a power failure is found by
-        its checksum and made again. If `destination` already holds the result of this run, and the
+        repeated, and the result has the same bits. Data lost by a power failure is found by its
+        checksum and computed again. If `destination` already holds the result of this run, and the
         run had a scratch folder, nothing is done (``Done.already``), even if the result has
         replaced `source`. If an argument, the source or a file of that result has changed since,
         the call acts as without `resume`. A changed result that has replaced its source is an

@@ -258,16 +258,16 @@ def _another(identity: Mapping[str, Any], request: RunRequest) -> str | None:
     """
     path = str(request.source.resolve())
     if identity.get("arguments") != _arguments(request.pinned, path, request.component):
-        return "what is there was made with other arguments, or of another source"
+        return "the result there was made with other arguments, or from another source"
     if request.checksum and not identity["checksum"]:
         if request.in_place:
             need = f"False, as in the run that has made {request.destination}, and the source"
-            raise_invalid("checksum", True, f"{need} that it was made of is gone")
-        return "what is there was made without checksum=True"
+            raise_invalid("checksum", True, f"{need} that it was made from is gone")
+        return "the result there was made without checksum=True"
     if not request.in_place:
         files = source_identity(request, bool(identity["checksum"]))["files"]
         if identity.get("source") != _digest(files):
-            return "what is there was made of the source as it was before it changed"
+            return "the result there was made from the source as it was before it changed"
     return _altered(identity, request)
 
 
@@ -282,7 +282,7 @@ def _altered(identity: Mapping[str, Any] | None, request: RunRequest) -> str | N
     if request.in_place:
         need = f"{path} as this run has left it, but it has changed; without resume=True and with"
         raise_invalid("resume", True, f"{need} a new scratch folder, it is transformed again")
-    return "what is there has been changed since it was made"
+    return "the result there has changed since it was made"
 
 
 # --- runs in a scratch folder ---------------------------------------------------------------
@@ -293,7 +293,7 @@ def locked(scratch: Path) -> Iterator[Path]:
     """Yield a locked scratch folder."""
     folder = scratch.resolve()
     if folder.exists() and not folder.is_dir():
-        raise_invalid("scratch", str(scratch), "a folder, or a name that nothing has")
+        raise_invalid("scratch", str(scratch), "a folder, or a path where nothing exists")
     try:
         handle = _made_and_locked(folder)
     except OSError as error:

@@ -438,7 +438,7 @@ def _parse_record(run: ShortTimeRun, record: Mapping[str, Any]) -> int:
     request = run.request
     path = str(request.destination)
     if "arguments" not in record or "samples" not in record or "complete" not in record:
-        need = f"what run() has made with kind={request.kind!r}, or a path where nothing is yet"
+        need = f"what run() has made with kind={request.kind!r}, or a path where nothing exists yet"
         raise_invalid("destination", path, need)
     now = run.arguments()
     for name, recorded in record["arguments"].items():

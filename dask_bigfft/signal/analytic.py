@@ -68,7 +68,7 @@ def hilbert(
     Parameters
     ----------
     x : dask array or array-like
-        Real, of any chunking; only read. It is taken to be periodic.
+        Real, of any chunking; only read. It is assumed to be periodic.
     N : int, optional
         Length of the transform, for which `x` is cropped or padded with zeros.
     axis : int
@@ -252,17 +252,18 @@ def envelope(
     Parameters
     ----------
     z : dask array or array-like
-        Real or complex, of any chunking; only read. It is taken to be periodic.
+        Real or complex, of any chunking; only read. It is assumed to be periodic.
     bp_in : tuple of int or None
         First frequency of the band, and the end of the band, in multiples of 1 / n for n samples.
-        None is the lowest one, -(n // 2), and the end of all. The default leaves out the mean.
+        None stands for the lowest one, -(n // 2), and for the end of all. The default leaves out
+        the mean.
     n_out : int, optional
         Number of samples of the result, by default that of `z`.
     squared : bool
         True for the square of the envelope.
     residual : {"lowpass", "all"}, optional
-        The rest of `z` that is returned: frequencies below the band, or all outside of it. None
-        returns the envelope alone.
+        Part of `z` that is returned, too: the frequencies below the band, or all outside of it.
+        None returns only the envelope.
     axis : int
         Axis of the samples.
     **options

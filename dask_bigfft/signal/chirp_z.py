@@ -330,9 +330,9 @@ def czt(
 
     Notes
     -----
-    Angles are exact for the numbers that are given, also on long axes: `w` and `a` are taken to be
-    the complex numbers that they are. Their modulus is rarely 1 to the last digit. For points on
-    the unit circle take `zoom_fft`.
+    Angles are exact for the given numbers, also on long axes. The modulus of a complex `w` or `a`
+    is rarely 1 to the last digit, and is not rounded to it. For points on the unit circle, use
+    `zoom_fft`.
 
     See Also
     --------
@@ -414,7 +414,7 @@ def zoom_fft(
 
     Notes
     -----
-    Angles are exact for the frequencies and the rate that are given, also on long axes.
+    Angles are exact for the given frequencies and rate, also on long axes.
 
     Examples
     --------

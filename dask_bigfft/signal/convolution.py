@@ -486,7 +486,7 @@ def fftconvolve(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        A `ValueError`, a `TypeError`: inputs, a mode or axes that do not go together.
+        A `ValueError` or `TypeError` for inputs, a mode or axes that do not match.
 
     Notes
     -----
@@ -535,9 +535,8 @@ def oaconvolve(
     chunks : "auto", "preserve", mapping or dask chunks, optional
         Chunks of the result.
     **options
-        Keywords of `fftconvolve`, with values that ask for nothing else than SciPy block by block:
-        `kernel` "scipy", `device` "cpu", `verify` "none" and `planner` "estimate". Others are
-        refused.
+        Keywords of `fftconvolve`. SciPy works block by block, so only these values are allowed:
+        `kernel` "scipy", `device` "cpu", `verify` "none" and `planner` "estimate".
 
     Returns
     -------
@@ -682,7 +681,7 @@ def correlate(
     -------
     dask.array.Array
         Lazy: ``z[k] = sum_n x[n + k - (n2 - 1)] * conj(y[n])``, x and y being the inputs, n2 the
-        length of y, as `scipy.signal.correlate` has it.
+        length of y, as in `scipy.signal.correlate`.
 
     Raises
     ------

@@ -113,7 +113,7 @@ def fourier_filter(
     Parameters
     ----------
     x : dask array or array-like
-        Of any chunking; only read. It is taken to be periodic.
+        Of any chunking; only read. It is assumed to be periodic.
     transfer : callable or array-like
         A function takes an array of frequencies for each axis, in the order of `axes`, in cycles
         per unit of `spacing`. The arrays are float64, have as many axes as `x` and broadcast

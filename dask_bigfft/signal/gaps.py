@@ -237,7 +237,7 @@ def fill_gaps(
     Parameters
     ----------
     x : dask array or array-like
-        Of any chunking; only read. It is taken to be periodic, and band-limited but for noise.
+        Of any chunking; only read. It is assumed to be periodic, and band-limited apart from noise.
     mask : array-like, optional
         Booleans that broadcast against `x`, True in gaps. By default gaps are NaN or infinite.
     band : float, sequence of float or callable
@@ -246,7 +246,7 @@ def fill_gaps(
     iterations : int
         Number of iterations, each a transform and its inverse.
     tolerance : float
-        Part of the error that may remain by the forecast.
+        Fraction of the error that may remain by the forecast.
     axes : int or sequence of int, optional
         Axes of the transform, all by default.
     spacing : float or sequence of float

@@ -296,7 +296,7 @@ def convolve_masked(
     min_wt: float = 0.0,
     **options: Any,
 ) -> da.Array:
-    """Return the convolution of an array with holes, of which the holes are no part.
+    """Return the convolution of the known values of an array with holes.
 
     Parameters
     ----------

@@ -204,10 +204,10 @@ def lowpass(
     Parameters
     ----------
     x : dask array or array-like
-        Of any chunking; only read. It is taken to be periodic.
+        Of any chunking; only read. It is assumed to be periodic.
     cutoff : float
         Frequency in cycles per unit of `spacing`, or wavelength or period in units of `spacing`.
-        For several axes it is that of the length of the frequency.
+        For several axes it is a limit of the magnitude of the frequency.
     axes : int or sequence of int, optional
         Axes of the transform, all by default.
     spacing : float or sequence of float

@@ -378,9 +378,9 @@ def resample(
 
     Notes
     -----
-    One plan has both transforms, and crops or pads the spectrum between them. Two plans do it for
-    an axis that does not fit a block, and for more samples than an even number of complex ones,
-    where half of the old rate becomes two frequencies.
+    One plan has both transforms, and crops or pads the spectrum between them. Two plans are needed
+    for an axis that does not fit a block. They are also needed for upsampling an even number of
+    complex samples, where the frequency at half of the old rate becomes two.
 
     See Also
     --------
@@ -492,9 +492,9 @@ def downsample(
     Notes
     -----
     For a length that q divides this is `resample`: one plan, which crops the spectrum along each
-    axis where it is transformed, so that less is exchanged. Half of the new rate is a frequency
-    that the result has: its two signs add up. Other lengths, and axes that do not fit a block, are
-    filtered first.
+    axis where it is transformed, so that less is exchanged. The result has
+    the frequency at half of the new rate, in which both signs add up. Other lengths, and axes that
+    do not fit a block, are filtered first.
 
     Examples
     --------

@@ -431,8 +431,7 @@ def csd(
     memory_limit : int or str, optional
         Bytes that one process may use, such as ``"4 GiB"``. A forecast above it is an error.
     **options
-        Other keywords of `fftconvolve`, with values that ask for nothing else than SciPy block by
-        block, see `oaconvolve`. Others are refused.
+        Other keywords of `fftconvolve`, with the values that `oaconvolve` allows.
 
     Returns
     -------

@@ -482,9 +482,7 @@ def stft(
     memory_limit : int or str, optional
         Bytes that one process may use, such as ``"4 GiB"``. A forecast above it is an error.
     **options
-        Other keywords of `fftconvolve`, with values that ask for nothing else than SciPy block by
-        block: `kernel` "scipy", `device` "cpu", `verify` "none" and `planner` "estimate". Others
-        are refused.
+        Other keywords of `fftconvolve`, with the values that `oaconvolve` allows.
 
     Returns
     -------
@@ -572,7 +570,7 @@ def spectrogram(
     y : dask array or array-like, optional
         Of the shape of `x`, for products of the spectra of `x` with the conjugates of those of `y`.
     detr : {"constant", "linear"} or callable, optional
-        Subtract the mean of each slice, or the line of the least squares, before the window. A
+        Subtract the mean of each slice, or a line fitted by least squares, before the window. A
         function gets slices along its argument's last axis.
     fft_mode, mfft, scale_to, phase_shift, p0, p1, k_offset, padding, axis, **options
         See `stft`.

@@ -141,8 +141,8 @@ def power_spectrum(
     d : float or sequence of float
         Distance of two samples, for all axes or for each.
     scaling : {"density", "spectrum"}
-        Power per unit of frequency: times the product of all 1/(N*d) the sum is the mean square;
-        or power: the sum is the mean square.
+        "density": power per unit of frequency, whose sum times the product of all 1/(N*d) is the
+        mean square. "spectrum": power, whose sum is the mean square.
     onesided : bool
         True to include the power of the missing half of the spectrum of real input.
     mask : array-like, optional
@@ -359,7 +359,7 @@ def radial_power_spectrum(
     scaling: Scaling = "density",
     **options: Unpack[SignalOptions],
 ) -> tuple[Array, da.Array]:
-    """Return the mean of the power spectrum over all directions, by the length of the frequency.
+    """Return the mean of the power spectrum over all directions, by the magnitude of the frequency.
 
     Parameters
     ----------
@@ -367,8 +367,9 @@ def radial_power_spectrum(
         See `power_spectrum`. Both halves of the spectrum of real input are included.
     bins : sequence of float, optional
         Rising edges of bins of frequencies, in cycles per unit of `d`; a frequency belongs to the
-        bin that begins at or below it. By default as wide as the coarsest axis resolves,
-        around the multiples of this width, up to the lowest of the axes' highest frequencies.
+        bin that begins at or below it. By default, bins are as wide as the resolution of the
+        coarsest axis and centred on multiples of this width, up to the lowest of the axes'
+        highest frequencies.
 
     Returns
     -------

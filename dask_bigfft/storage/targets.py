@@ -58,7 +58,7 @@ Variable = tuple[Array, dict[str, Any]]
 _HOST = re.sub(r"[^\w.-]", "_", platform.node())
 
 #: Addition to errors about a path that `check_target` found free.
-_CAME = "; what is there came while the run went on"
+_CAME = "; the path was taken while the run went on"
 
 
 def uniform(chunks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
@@ -119,7 +119,7 @@ def _refuse_occupied(path: Path, overwrite: bool, reason: str) -> None:
     """Raise an error if a result must not replace what a path has."""
     if not os.path.lexists(path) or (overwrite and _is_replaceable(path)):
         return
-    need = "a path where nothing is yet, or overwrite=True"
+    need = "a path where nothing exists yet, or overwrite=True"
     if overwrite:
         need = "a Zarr array, if it is to be replaced; this is something else"
     raise_invalid("destination", str(path), need + reason)
@@ -257,7 +257,7 @@ class Target:
         except BaseException as error:
             if os.path.lexists(self.path) and isinstance(error, OSError):  # taken meanwhile
                 before = f"; {old} was there before" if os.path.lexists(old) else ""
-                need = f"a path where nothing is yet{_CAME}{before}"
+                need = f"a path where nothing exists yet{_CAME}{before}"
                 raise_invalid("destination", str(self.path), need)
             if old.exists() and not os.path.lexists(self.path):
                 old.rename(self.path)
@@ -323,8 +323,8 @@ def end_replacement(partial: Path, is_complete: bool) -> None:
     elif is_complete:
         shutil.rmtree(old, ignore_errors=True)
     else:
-        need = "a path where nothing is: what is there came after a run was killed that replaced"
-        raise_invalid("destination", str(path), f"{need} what is now {old}")
+        need = "a path where nothing exists: it was taken after a killed run had moved the old array"
+        raise_invalid("destination", str(path), f"{need} to {old}")
 
 
 def created(

@@ -259,8 +259,8 @@ def lowpass() -> None:
     array : xarray.DataArray or xarray.Dataset
         As for `fft`.
     dim : str or sequence of str, optional
-        The dimensions, of any chunking; by default all. Of several dimensions the length of the
-        frequency counts.
+        The dimensions, of any chunking; by default all. With several dimensions, the magnitude of
+        the frequency counts.
     cutoff : float
         Highest frequency, in cycles per unit of the coordinates, or shortest wavelength, in their
         unit.
@@ -327,7 +327,7 @@ def highpass() -> None:
 @over_variables(spectral=False)
 @_by_band
 def bandpass() -> None:
-    """Return an array with the frequencies of a band alone.
+    """Return an array with only the frequencies of a band.
 
     Parameters
     ----------
@@ -453,7 +453,7 @@ def convolve_masked(
     min_wt: float = 0.0,
     **options: Unpack[ConvolutionOptions],
 ) -> xr.DataArray:
-    """Return the convolution of an array with holes, of which the holes are no part.
+    """Return the convolution of the known values of an array with holes.
 
     Parameters
     ----------
@@ -710,8 +710,8 @@ def shift(
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With the same coordinates: the value at x moves to x + distance. The array is taken to be
-        periodic. Lazy if the array is, otherwise computed at once.
+        With the same coordinates: the value at x moves to x + distance. The array is assumed to
+        be periodic. Lazy if the array is, otherwise computed at once.
 
     Raises
     ------
@@ -880,7 +880,7 @@ def pad(
     mode: Mode = "constant",
     constant_values: float = 0,
 ) -> xr.DataArray:
-    """Return an array with more samples at its ends, whose coordinates go on evenly.
+    """Return an array with more samples at its ends, and with coordinates that continue evenly.
 
     Parameters
     ----------

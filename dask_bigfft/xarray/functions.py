@@ -34,7 +34,7 @@ def fft() -> None:
     norm : {"backward", "ortho", "forward"}, optional
         See `numpy.fft.fftn`.
     detrend : {"constant", "linear"}, optional
-        Subtract the mean over all of the dimensions first, or the plane of the least squares.
+        Subtract the mean over all of the dimensions first, or a plane fitted by least squares.
     window : str or tuple, optional
         Multiply by a window of `scipy.signal.get_window` along each of the dimensions.
     true_phase : bool
@@ -106,7 +106,7 @@ def ifft() -> None:
     Parameters
     ----------
     array : xarray.DataArray or xarray.Dataset
-        A spectrum, or several; whether the frequency 0 is in the middle is read off coordinates.
+        A spectrum, or several. The coordinates say whether frequency 0 is in the middle.
     dim : str or sequence of str, optional
         The dimensions of frequencies; by default those that a transform of this module has made.
     norm, true_phase, true_amplitude, **extras

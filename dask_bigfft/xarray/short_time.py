@@ -266,8 +266,9 @@ def spectrogram(
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        Real, as `stft` has it. The attribute ``units`` is squared, and divided by the unit of the
-        frequencies for ``scale_to="psd"``. Lazy if the array is, otherwise computed at once.
+        Real, otherwise as for `stft`. The attribute ``units`` is squared, and divided by the
+        unit of the frequencies for ``scale_to="psd"``. Lazy if the array is, otherwise computed
+        at once.
 
     Raises
     ------

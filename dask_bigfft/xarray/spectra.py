@@ -297,7 +297,7 @@ def power_spectrum(
     real_dim : str, optional
         The dimension to halve, instead of the last one.
     detrend : {"constant", "linear"}, optional
-        Subtract the mean over all of the dimensions first, or the plane of the least squares.
+        Subtract the mean over all of the dimensions first, or a plane fitted by least squares.
     window : str or tuple, optional
         Multiply by a window of `scipy.signal.get_window` along each of the dimensions.
     window_correction : bool
@@ -554,7 +554,7 @@ def csd(
     Returns
     -------
     xarray.DataArray
-        Complex, as `cross_spectrum` has it. Lazy if `array` is, otherwise computed at once.
+        Complex, otherwise as for `cross_spectrum`. Lazy if `array` is, otherwise computed at once.
 
     Raises
     ------

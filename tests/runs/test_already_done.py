@@ -68,7 +68,7 @@ def test_killed_after_the_end(
 def test_what_is_not_this_run_is_refused_and_says_why(source_folder):
     again()
     before = everything("out.zarr")
-    with pytest.raises(ArgumentError, match=r"where nothing is yet, or overwrite=True$"):
+    with pytest.raises(ArgumentError, match=r"where nothing exists yet, or overwrite=True$"):
         dask_bigfft.run("in.zarr", "out.zarr", **ASKED, scratch="scratch")
     with pytest.raises(ArgumentError, match=r"overwrite=True; .* made with other arguments"):
         again(norm="ortho")
@@ -314,7 +314,7 @@ def test_what_comes_to_the_place_of_a_result_is_not_replaced(
     overwrite,
 ):
     """The run is finished when the place is free."""
-    text = "came while the run went on"
+    text = "taken while the run went on"
     for scratch in (None, "scratch"):
         refused = pytest.raises(ArgumentError, match=f"`destination`=.*{text}")
         with when_first_stored(lambda: make(Path("out.zarr"))), refused:
@@ -325,7 +325,7 @@ def test_what_comes_to_the_place_of_a_result_is_not_replaced(
         assert {p.name for p in source_folder.iterdir() if ".partial-" not in p.name} == (
             left if scratch is None else left | {scratch}
         )
-        with pytest.raises(ArgumentError, match=r"where nothing is yet|something else"):
+        with pytest.raises(ArgumentError, match=r"where nothing exists yet|something else"):
             again(overwrite=overwrite)
         remove(Path("wanted"))
         if scratch is None:
@@ -357,7 +357,7 @@ def test_what_comes_at_the_last_moment_is_not_replaced(
 
     monkeypatch.setattr(Path, "rename", rename)
     was = r"; .*out\.zarr\.replaced-\w+ was there before" if overwrite else ""
-    said = f"`destination`=.*came while the run went on{was};.*partial-"
+    said = f"`destination`=.*taken while the run went on{was};.*partial-"
     with pytest.raises(ArgumentError, match=said):
         again(overwrite=overwrite)
     monkeypatch.undo()
@@ -366,7 +366,7 @@ def test_what_comes_at_the_last_moment_is_not_replaced(
     if overwrite:
         (old,) = source_folder.glob("out.zarr.replaced-*")
         assert zarr.open_array(old, mode="r")[8] == 8
-        with pytest.raises(ArgumentError, match=rf"`destination`=.* is now .*{old.name}"):
+        with pytest.raises(ArgumentError, match=rf"`destination`=.*{old.name}"):
             again(overwrite=True)
     shutil.rmtree("out.zarr")
     again(overwrite=overwrite)
@@ -383,6 +383,6 @@ def test_an_old_array_goes_only_where_the_new_one_is_there(source_folder, proces
     (old,) = source_folder.glob("old.zarr.replaced-*")
     shutil.rmtree(partial)
     a_folder(Path("old.zarr"))
-    with pytest.raises(ArgumentError, match=rf"`destination`=.* is now .*{old.name}"):
+    with pytest.raises(ArgumentError, match=rf"`destination`=.*{old.name}"):
         dask_bigfft.run("in.zarr", "old.zarr", **requested, resume=True)
     assert zarr.open_array(old, mode="r")[8] == 8

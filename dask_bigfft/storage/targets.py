@@ -323,7 +323,7 @@ def end_replacement(partial: Path, is_complete: bool) -> None:
     elif is_complete:
         shutil.rmtree(old, ignore_errors=True)
     else:
-        need = "a path where nothing exists: it was taken after a killed run had moved the old array"
+        need = "a path where nothing exists: it was taken after a killed run had moved its array"
         raise_invalid("destination", str(path), f"{need} to {old}")
 
 

@@ -15,7 +15,7 @@ from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds,
 from dask_bigfft.runs.request import FILTER
 from dask_bigfft.storage import targets
 from dask_bigfft.transforms.spec import takes_axes
-from dask_bigfft.watch.progress import TextDisplay
+from dask_bigfft.watch.progress import text_display
 
 
 def _requested(args: argparse.Namespace) -> runs.RunRequest:
@@ -71,7 +71,7 @@ def _name_leftovers(path: Path) -> None:
 def _run(args: argparse.Namespace) -> None:
     """Transform a stored array and print a report."""
     _name_leftovers(args.output)
-    display = None if args.quiet else TextDisplay(sys.stderr)
+    display = None if args.quiet else text_display(sys.stderr)
     with place(args.scheduler, args.workers) as where:
         store = partial(where.store, display=display)
         _print_report(runs.execute(_requested(args), store))

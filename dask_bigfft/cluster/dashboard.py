@@ -15,13 +15,14 @@ from html import escape
 from typing import Any, NamedTuple
 
 from bokeh.models import Column, Div
+from dask.utils import format_bytes, format_time
 from distributed.dashboard.components.scheduler import env
 from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
 from tornado.ioloop import IOLoop
 
-from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
-from dask_bigfft.watch.progress import run_html
+from dask_bigfft.planner.explain import human_count
+from dask_bigfft.watch.progress import run_html, speed_text
 from dask_bigfft.watch.report import COLOURS, legend
 
 #: Number of runs on the page, and milliseconds between two updates.
@@ -186,21 +187,21 @@ def totals_text(state: Mapping[str, Any]) -> str:
     if not running:
         return "Nothing is being transformed."
     noun = "transform" if len(running) == 1 else "transforms"
-    speed = human_count(sum(run["bytes_per_second"] for run in running), "B/s")
+    speed = speed_text(sum(run["bytes_per_second"] for run in running))
     work = human_count(sum(run["flops_per_second"] for run in running), "FLOP/s")
     return f"{len(running)} {noun} running: {speed}, {work}."
 
 
 def work_text(work: Mapping[str, Any]) -> str:
     """Return the bytes and seconds of a phase or worker as text."""
-    return f"{human_bytes(work['nbytes'])} in {human_seconds(work['seconds'])}"
+    return f"{format_bytes(work['nbytes'])} in {format_time(work['seconds'])}"
 
 
 def phases(run: Mapping[str, Any]) -> list[Bar]:
     """Return a bar for each phase of a run: its seconds, and those by the profile as a mark."""
     bars = []
     for phase in run["phases"]:
-        speed = human_count(phase["bytes_per_thread_second"], "B/s")
+        speed = speed_text(phase["bytes_per_thread_second"])
         limit = phase["limit"]
         bars.append(
             Bar(
@@ -236,9 +237,9 @@ def memory_bar(worker: Mapping[str, Any]) -> Bar:
     arena_nbytes = arena.get("allocated_bytes", 0) + arena.get("idle_bytes", 0)
     limit = worker["memory_limit"] or None
     memory = worker["memory"]
-    text = human_bytes(memory)
+    text = format_bytes(memory)
     if limit is not None:
-        text += f" of {human_bytes(limit)}"
+        text += f" of {format_bytes(limit)}"
     return Bar(
         worker["name"],
         memory,
@@ -254,7 +255,7 @@ def device_bars(worker: Mapping[str, Any]) -> list[Bar]:
     for place, device in enumerate(worker["devices"]):
         memory = device["memory"]
         budget = device["budget"]
-        used = f"{human_bytes(memory)} of {human_bytes(budget)}"
+        used = f"{format_bytes(memory)} of {format_bytes(budget)}"
         tasks = worker["devices_in_use"]
         text = f"{100 * device['busy_share']:.0f} %, {used}, {tasks} tasks on the worker's devices"
         name = f"{worker['name']}: {device['name']} {place}"

@@ -24,10 +24,10 @@ _MOST_SHOWN = 64
 def progress(*arrays: Any, stream: TextIO | None = None) -> Any:
     """Compute arrays, and show the progress of their transforms.
 
-    The display shows rounds, bytes, GB/s and the remaining time: as a line on a terminal, as a few
-    lines in a file, as bars in a notebook. It works with dask's schedulers for one machine, and
-    with the current distributed client, whose cluster is prepared by
-    `dask_bigfft.cluster.register`.
+    The display shows the stage, bytes, speed and remaining time: as a bar of tqdm on a terminal if
+    tqdm is installed, as a few lines in a file, and as a table in a notebook. It works with dask's
+    schedulers for one machine, and with the current distributed client, whose cluster is prepared
+    by `dask_bigfft.cluster.register`.
 
     Ctrl-C stops the computation: running tasks finish, no others start, and the memory of their
     results is freed. With a context manager, running tasks may finish after the interrupt.

@@ -1,4 +1,4 @@
-"""Progress of runs, counted by tasks and shown as lines of text or as bars in a notebook.
+"""Progress of runs, counted by tasks and shown as a bar, as lines of text, or in a notebook.
 
 A run has stages: reading, one for each round, ``unpack``, writing. The name of a task gives its
 stage, and the weight of a stage is the bytes of its results. The bytes of a stage that dask has
@@ -7,7 +7,7 @@ token in its name. A task that dask has fused belongs to all runs that have task
 
 ::
 
-    tasks of a graph -> Board -> PlanProgress -> summary -> TextDisplay, NotebookDisplay
+    tasks of a graph -> Board -> PlanProgress -> summary -> BarDisplay, LineDisplay, NotebookDisplay
     (dask's callbacks: LocalProgress; a scheduler: cluster)      -> page, JSON route, gauges
 """
 
@@ -18,16 +18,18 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
+from importlib.util import find_spec
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 from dask.callbacks import Callback
+from dask.utils import format_bytes, format_time
 
 from dask_bigfft.carriers.names import PLAN_NAME
 from dask_bigfft.dask_private import Alias, DataNode, unfused
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.layer import plans_among, run_of
-from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
+from dask_bigfft.planner.explain import human_count
 from dask_bigfft.planner.phases import phase_forecasts, plan_summary
 from dask_bigfft.planner.plan import Plan
 
@@ -41,9 +43,9 @@ COMPILED = 0.05
 #: Number of runs that a board keeps.
 KEPT_RUNS = 24
 
-#: Seconds between lines if the output is no terminal, and between updates of a terminal.
+#: Seconds between lines of a log, and between updates of a notebook.
 SPARSE = 10.0
-OFTEN = 0.1
+OFTEN = 0.3
 
 _STAGE = re.compile(r"bigfft_(round\d+|unpack)(?=-|$)")
 _OURS = re.compile(r"bigfft_\w+-")
@@ -363,12 +365,21 @@ def _seconds_left(nbytes: int, total: int, elapsed: float) -> float | None:
     return elapsed * (total / nbytes - 1)
 
 
+def speed_text(bytes_per_second: float) -> str:
+    """Return bytes per second as text.
+
+    >>> speed_text(1.5 * 2**30)
+    '1.50 GiB/s'
+    """
+    return f"{format_bytes(int(bytes_per_second))}/s"
+
+
 def _times(elapsed: float, compiled: float, left: float | None) -> str:
     """Return the elapsed time of runs, the time of compilation before, and the remaining time."""
-    text = f"{human_seconds(elapsed)} elapsed"
+    text = f"{format_time(elapsed)} elapsed"
     if compiled >= COMPILED:
-        text += f", {human_seconds(compiled)} of compiling before"
-    return text if left is None else f"{text}, {human_seconds(left)} left"
+        text += f", {format_time(compiled)} of compiling before"
+    return text if left is None else f"{text}, {format_time(left)} left"
 
 
 def line_of(runs: Sequence[Summary]) -> str:
@@ -379,9 +390,9 @@ def line_of(runs: Sequence[Summary]) -> str:
     started = min(run["started"] for run in runs)
     elapsed = max(run["started"] + run["elapsed"] for run in runs) - started
     share = nbytes / total if total else 0.0
-    text = f"{label_of(runs)} {100 * share:3.0f} %  {human_bytes(nbytes)} of {human_bytes(total)}"
+    text = f"{label_of(runs)} {100 * share:3.0f} %  {format_bytes(nbytes)} of {format_bytes(total)}"
     if elapsed > 0:
-        text += f", {human_count(nbytes / elapsed, 'B/s')}"
+        text += f", {speed_text(nbytes / elapsed)}"
     is_unfinished = is_running(runs) and share < 1
     left = _seconds_left(nbytes, total, elapsed) if is_unfinished else None
     return f"{text}, {_times(elapsed, sum(run['compiled'] for run in runs), left)}"
@@ -398,8 +409,8 @@ def label_of(runs: Sequence[Summary]) -> str:
     return f"transform {number} of {len(runs)}, {stage:13}"
 
 
-class TextDisplay:
-    """Text display: a line that is rewritten on a terminal, or a few lines elsewhere.
+class LineDisplay:
+    """Display in a file or a log: a line when a stage begins, and every few seconds.
 
     Parameters
     ----------
@@ -409,22 +420,12 @@ class TextDisplay:
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        self.terminal = stream.isatty()
         self._shown = -1e9
         self._label = ""
-        self._width = 0
 
     def show(self, runs: Sequence[Summary], last: bool = False) -> None:
-        """Show the progress of runs, if the last update is old enough.
-
-        The last call ends the line, or removes it if no run has begun.
-        """
+        """Print a line if the stage is another one, or if the last line is old enough."""
         now = time.monotonic()
-        if self.terminal:
-            if last or now - self._shown >= OFTEN:
-                self._shown = now
-                self._rewrite_line(runs, last)
-            return
         label = label_of(runs) if runs else ""
         if label == self._label and now - self._shown < SPARSE:
             return
@@ -433,23 +434,63 @@ class TextDisplay:
         self._shown = now
         self._label = label
 
-    def _rewrite_line(self, runs: Sequence[Summary], last: bool) -> None:
-        """Write the line of a terminal over the one before."""
-        if last and not runs:
-            line = ""
-            end = "\r"
-        else:
-            nbytes, total = _bytes_of(runs)
-            filled = 20 * nbytes // total if total else 0
-            line = f"[{'#' * filled}{'.' * (20 - filled)}] {line_of(runs)}"
-            end = "\n" if last else ""
-        print(
-            f"\r{line.ljust(self._width)}",
-            end=end,
+
+class BarDisplay:
+    """Display on a terminal: a bar of tqdm that counts the bytes of all transforms.
+
+    Parameters
+    ----------
+    stream : text stream
+        The terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self._bar: Any = None
+        self._label = ""
+
+    def show(self, runs: Sequence[Summary], last: bool = False) -> None:
+        """Update the bar, which begins with the first run; the last call ends its line."""
+        if not runs:
+            return
+        nbytes, total = _bytes_of(runs)
+        label = label_of(runs).rstrip()
+        if self._bar is None:
+            self._bar = self._new_bar(label, nbytes, total)
+        bar = self._bar
+        bar.total = total
+        compiled = sum(run["compiled"] for run in runs)
+        if compiled >= COMPILED:
+            bar.set_postfix_str(f"{format_time(compiled)} of compiling", refresh=False)
+        bar.set_description(label, refresh=label != self._label)
+        self._label = label
+        bar.update(nbytes - bar.n)
+        if last:
+            bar.close()
+            self._bar = None
+
+    def _new_bar(self, label: str, nbytes: int, total: int) -> Any:
+        """Return a bar of bytes."""
+        from tqdm import tqdm
+
+        return tqdm(
+            desc=label,
+            initial=nbytes,
+            total=total,
             file=self.stream,
-            flush=True,
+            unit="B",
+            unit_scale=True,
+            unit_divisor=1024,
+            miniters=0,
+            dynamic_ncols=True,
         )
-        self._width = len(line)
+
+
+def text_display(stream: TextIO) -> "Display":
+    """Return a bar if the stream is a terminal and tqdm is installed, else lines."""
+    if stream.isatty() and find_spec("tqdm") is not None:
+        return BarDisplay(stream)
+    return LineDisplay(stream)
 
 
 class NotebookDisplay:
@@ -471,12 +512,12 @@ class NotebookDisplay:
     def show(self, runs: Sequence[Summary], last: bool = False) -> None:
         """Update the table, if the last update is old enough; remove it at the end without runs."""
         now = time.monotonic()
-        if last or now - self._shown >= 3 * OFTEN:
+        if last or now - self._shown >= OFTEN:
             self._shown = now
             self._handle.update(self._html("" if last and not runs else runs_html(runs)))
 
 
-Display = TextDisplay | NotebookDisplay
+Display = BarDisplay | LineDisplay | NotebookDisplay
 
 
 def run_html(run: Summary) -> str:
@@ -485,17 +526,17 @@ def run_html(run: Summary) -> str:
     rows = "".join(
         f'<tr><td>{escape(stage["label"])}</td><td><progress value="{stage["done"]}" '
         f'max="{stage["total"]}"></progress></td><td>{stage["done"]} of {stage["total"]} '
-        f"blocks</td><td>{human_bytes(stage['nbytes'])}</td></tr>"
+        f"blocks</td><td>{format_bytes(stage['nbytes'])}</td></tr>"
         for stage in run["stages"]
     )
     return (
         f"<p><b>{escape(run['title'])}: {escape(run['rounds'])}</b><br>"
         f"{escape(run['state'] + stage)}, "
-        f"{human_bytes(run['bytes_done'])} of {human_bytes(run['bytes_total'])}, "
-        f"{human_count(run['bytes_per_second'], 'B/s')}, "
+        f"{format_bytes(run['bytes_done'])} of {format_bytes(run['bytes_total'])}, "
+        f"{speed_text(run['bytes_per_second'])}, "
         f"{human_count(run['flops_per_second'], 'FLOP/s')}, "
         f"{_times(run['elapsed'], run['compiled'], run['left'])}; "
-        f"needs {human_bytes(run['forecast']['peak_host'])} of memory per process</p>"
+        f"needs {format_bytes(run['forecast']['peak_host'])} of memory per process</p>"
         f"<table>{rows}</table>"
     )
 
@@ -507,12 +548,12 @@ def runs_html(runs: Sequence[Summary]) -> str:
 
 
 def display_here(stream: TextIO | None = None) -> Display:
-    """Return a display for this environment: a notebook's cell, or lines on `stream` (stderr)."""
+    """Return a display for this environment: a notebook's cell, or text on `stream` (stderr)."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if stream is None and shell is not None and hasattr(shell, "kernel"):
         return NotebookDisplay(ipython.display.display, ipython.display.HTML)  # type: ignore[union-attr]
-    return TextDisplay(sys.stderr if stream is None else stream)
+    return text_display(sys.stderr if stream is None else stream)
 
 
 class LocalProgress(Callback):  # type: ignore[misc, unused-ignore]

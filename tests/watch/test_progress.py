@@ -1,6 +1,7 @@
 """Progress shows of a run what has been done of it."""
 
 import io
+import sys
 from types import SimpleNamespace
 
 import dask.array as da
@@ -8,14 +9,13 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.watch import progress
 from dask_bigfft.watch.progress import (
     Board,
     LocalProgress,
     PlanProgress,
-    TextDisplay,
     line_of,
     runs_html,
+    text_display,
 )
 
 
@@ -43,7 +43,7 @@ def test_stages_weigh_their_bytes(clock):
     said = run.summary()
     assert (said["bytes_done"], said["bytes_total"]) == (65536 + 32768, 3 * 65536)
     assert "50 %" in line_of([said])
-    assert line_of([said]).endswith("60.0 s elapsed, 60.0 s left")
+    assert line_of([said]).endswith("60.00 s elapsed, 60.00 s left")
 
 
 def test_a_run_that_is_done_stops_its_clock(clock):
@@ -62,7 +62,7 @@ def test_compiling_is_shown_and_left_out_of_speeds(clock):
     run = run_of(clock, round1=8, round2=8)
     stream = io.StringIO()
     board = Board()
-    shown = TextDisplay(stream)
+    shown = text_display(stream)
     board.runs["0a1b"] = run
     assert board.hear("compiling", {"plan": "0a1b", "index": 1})
     shown.show(board.summaries())
@@ -79,30 +79,56 @@ def test_compiling_is_shown_and_left_out_of_speeds(clock):
     first, second = stream.getvalue().splitlines()
     assert first.startswith("compiling")
     assert second.startswith("round 2 of 2")
-    assert second.endswith("10.0 s elapsed, 20.0 s of compiling before, 5.00 s left")
-    assert "20.0 s of compiling before" in runs_html([said])
+    assert second.endswith("10.00 s elapsed, 20.00 s of compiling before, 5.00 s left")
+    assert "20.00 s of compiling before" in runs_html([said])
 
 
-def test_a_terminal_has_one_line_that_is_rewritten(clock, monkeypatch):
-    monkeypatch.setattr(progress, "OFTEN", 0.0)
+def on_a_terminal():
+    """A stream that says that it is a terminal, and its display."""
     stream = io.StringIO()
     stream.isatty = lambda: True
-    shown = TextDisplay(stream)
+    return stream, text_display(stream)
+
+
+def test_a_terminal_has_one_bar_that_is_rewritten(clock):
+    pytest.importorskip("tqdm")
+    stream, shown = on_a_terminal()
     run = run_of(clock, round1=2, round2=2)
+    shown.show([], last=True)  # nothing is left of the display without a transform
+    assert not stream.getvalue()
     for stage in ("round1", "round1", "round2", "round2"):
         run.count(stage)
         shown.show([run.summary()])
+    assert "\n" not in stream.getvalue()
     shown.show([run.summary()], last=True)
-    *lines, last = stream.getvalue().split("\r")
-    assert len(lines) == 5
-    assert "\n" not in "".join(lines)
-    assert last.startswith(f"[{20 * '#'}] done")
+    *_, last = stream.getvalue().split("\r")
+    assert last.startswith("done: 100%")
+    assert "192k/192k" in last  # 3 * 65536 bytes
+    assert last.endswith("\n")
+
+    again = run_of(clock, round1=2, round2=2)
+    again.count("round1")
+    shown.show([run.summary(), again.summary()])  # another computation has another bar
+    *_, line = stream.getvalue().split("\r")
+    assert line.startswith("transform 2 of 2, round 1 of 2:")
+
+
+def test_without_tqdm_a_terminal_has_lines(clock, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    stream, shown = on_a_terminal()
+    run = run_of(clock, round1=1, round2=1)
+    for stage in ("round1", "round2"):
+        run.count(stage)
+        shown.show([run.summary()])
+    first, second = stream.getvalue().splitlines()
+    assert first.startswith("round 2 of 2")
+    assert second.startswith("done")
 
 
 def test_two_transforms_one_after_the_other_are_two_runs():
     x = da.random.default_rng(0).standard_normal((64, 64), chunks=(8, 64))
     spectrum = fft.fft2(x)
-    with LocalProgress(TextDisplay(io.StringIO())) as shown:
+    with LocalProgress(text_display(io.StringIO())) as shown:
         fft.ifft2(spectrum * (abs(spectrum) > 1)).real.compute(scheduler="sync")
     first, second = sorted(shown.board.runs.values(), key=lambda run: run.started)
     assert [first.plan.spec.name, second.plan.spec.name] == ["fft2", "ifft2"]

@@ -92,9 +92,14 @@ class Page:
         """Wait until the page's text is as wanted."""
         until(lambda: ready("|".join(self.collect(TEXT))))
 
-    def screenshot(self, path: Path) -> None:
-        """Write a picture of the page."""
-        picture = self("Page.captureScreenshot", format="png")["data"]
+    def screenshot(self, path: Path, top: int = 0, height: int = 0) -> None:
+        """Write a picture of what the window shows, or of `height` pixels of the page."""
+        part: dict[str, Any] = {}
+        if height:
+            width = self.evaluate("document.documentElement.clientWidth")
+            clip = {"x": 0, "y": top, "width": width, "height": height, "scale": 1}
+            part = {"clip": clip, "captureBeyondViewport": True}
+        picture = self("Page.captureScreenshot", format="png", **part)["data"]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(picture))
 

@@ -167,13 +167,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "N",
         type=int,
     )
-    text = "lengths of the transform by axis; without --axes of the last axes, and only of these"
+    text = "lengths of the transform along --axes, or along the last axes, the only ones then"
     add("--s", text, "N,M", type=integers)
     add("--norm", "backward (default), ortho or forward")
     add("--order", "spectrum's order: natural (default), transposed, or one per axis", type=words)
-    text = "lowest and highest frequency that is kept, in cycles per sample, maybe by axis"
+    text = "lowest and highest frequency to keep, in cycles per sample, of all axes or of axis A"
     add("--band", text, "A=LOW:HIGH", type=band)
-    text = "the same by places in ascending order of frequencies"
+    text = "the same band by indices in ascending order of frequencies"
     add("--band-index", text, "A=START:STOP", type=band_index)
     add(
         "--chunks",
@@ -184,8 +184,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--memory-limit", "memory that one process may use, such as '4 GiB'", "SIZE")
     add("--variant", f"data movement: {_names('variant')}")
     add("--kernel", f"FFT library: {_names('kernel')}")
-    add("--verify", f"checks on the way: {_names('verify')}")
-    add("--device", f"where it is computed: {_names('device')}")
+    add("--verify", f"checks during the transform: {_names('verify')}")
+    add("--device", f"device that computes: {_names('device')}")
     add("--device-memory-limit", "memory of each GPU that may be used", "SIZE")
     add("--planner", f"choice of the plan: {_names('planner.mode')}")
     text = "size of the blocks that are read (default: 4 to 128 MiB, or the plan's)"
@@ -223,7 +223,7 @@ def _add_place(parser: argparse.ArgumentParser, schedulers: str) -> None:
         metavar="N",
         help="number of threads, or of processes on this machine",
     )
-    add("--traceback", action="store_true", help="show where an error comes from")
+    add("--traceback", action="store_true", help="show the traceback of an error")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -236,7 +236,7 @@ def parser() -> argparse.ArgumentParser:
     commands = main_parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     text = "transform a Zarr array, HDF5 or .npy file into a Zarr array"
     run = commands.add_parser("run", help=text, description=text)
-    text = "say how an array would be transformed, why, and what it would need"
+    text = "show how an array would be transformed, why, and the memory and time that it would need"
     plan = commands.add_parser("plan", help=text, description=text)
     schedulers = "threads (default), sync, processes (a cluster on this machine) or the address of "
     schedulers += "a cluster, which has to see the files"
@@ -246,10 +246,10 @@ def parser() -> argparse.ArgumentParser:
     _add_options_of_run(run)
     text = "also the decomposition, the time of each step, and the plans that were not taken"
     plan.add_argument("--details", action="store_true", help=text)
-    text = "measure this machine, or a cluster's workers and network, for less than a minute; "
-    text += "plans are made for what was found from then on"
+    text = "measure this machine, or a cluster's workers and network, in less than a minute; later "
+    text += "plans use these speeds"
     calibrate = commands.add_parser("calibrate", help=text, description=text)
-    text = "where the profile goes, in a folder that exists (default: the user's cache directory)"
+    text = "file for the profile, in a folder that exists (default: the user's cache directory)"
     calibrate.add_argument(
         "--output",
         metavar="FILE",
@@ -268,12 +268,12 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
 
     add = run.add_argument
     add("output", metavar="OUT", type=Path, help="Zarr array to be made")
-    flag("--append", "continue stft or spectrogram in OUT, or make it, when IN has grown")
+    flag("--append", "add the new slices of IN, which has grown, to the stft or spectrogram OUT")
     flag("--overwrite", "replace OUT, which may be IN, once the new array is complete")
-    text = "folder for this run's scratch files; if the run is killed, --resume goes on from them"
+    text = "folder for this run's scratch files, from which --resume continues a killed run"
     add("--scratch", metavar="DIR", type=Path, help=text)
-    flag("--resume", "continue the run in --scratch, or begin one; nothing if OUT is its result")
-    flag("--checksum", "tell a changed source by its contents, too (reads it once more)")
+    flag("--resume", "continue the run in --scratch, or begin one, unless OUT is its result")
+    flag("--checksum", "detect a changed source by its contents, too (reads it once more)")
     text = "chunks of the result inside of shards (default: no shards)"
     add("--inner-chunks", metavar="N,M", type=integers, help=text)
     text = "chunks without a file: refuse (default), or fill, which reads the fill value"

@@ -556,44 +556,28 @@ NUMBERS = {
 }
 
 
-def seconds_of(section: str, pattern: str, key: str) -> str:
-    """Return the extremes of the seconds of the rows that match a pattern."""
+def times_of(section: str, pattern: str) -> str:
+    """Return the extremes of warm and first runs of the rows that match a pattern."""
     rows = [row for row in rows_of(section) if fnmatch(row["name"], pattern)]
-    return f"{between(row[key] for row in rows)} s"
+    warm = between(row["warm"] for row in rows)
+    first = between(row["first"] for row in rows)
+    return f"{warm} s, first call {first} s"
 
 
 def in_memory_cells(section: str) -> tuple[str, str]:
     """Return the README's cells about data in memory: ours, and others."""
-    ours = "warm {}, first call {}".format(
-        seconds_of(section, "ours, scipy", "warm"),
-        seconds_of(section, "ours, scipy", "first"),
-    )
-    scipy = "`scipy.fft` warm {}, first {}".format(
-        seconds_of(section, "scipy, *", "warm"),
-        seconds_of(section, "scipy, *", "first"),
-    )
-    dask = "`da.fft` after `rechunk(-1)` {}, {}".format(
-        seconds_of(section, "da.fft, *", "warm"),
-        seconds_of(section, "da.fft, *", "first"),
-    )
-    return ours, f"{scipy}; {dask}"
+    by_scipy = times_of(section, "scipy, *")
+    by_dask = times_of(section, "da.fft, *")
+    others = f"`scipy.fft`: {by_scipy}; `da.fft` after `rechunk(-1)`: {by_dask}"
+    return times_of(section, "ours, scipy"), others
 
 
 def convolution_cells(section: str) -> tuple[str, str]:
     """Return the README's cells about a convolution: ours, and others."""
-    ours = "warm {}, first call {}".format(
-        seconds_of(section, "full: fftconvolve", "warm"),
-        seconds_of(section, "full: fftconvolve", "first"),
-    )
-    scipy = "`scipy.signal` warm {}, first {}".format(
-        seconds_of(section, "full: scipy, *", "warm"),
-        seconds_of(section, "full: scipy, *", "first"),
-    )
-    dask = "`da.fft` {}, {}".format(
-        seconds_of(section, "full: da.fft, *", "warm"),
-        seconds_of(section, "full: da.fft, *", "first"),
-    )
-    return ours, f"{scipy}; {dask}"
+    by_scipy = times_of(section, "full: scipy, *")
+    by_dask = times_of(section, "full: da.fft, *")
+    others = f"`scipy.signal`: {by_scipy}; `da.fft`: {by_dask}"
+    return times_of(section, "full: fftconvolve"), others
 
 
 def limited_cells(section: str) -> tuple[str, str]:

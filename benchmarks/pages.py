@@ -548,8 +548,8 @@ def figures() -> list[str]:
 
 #: Rows of the README's table of numbers: section of a page, and what was done.
 NUMBERS = {
-    "memory.1d-2p26-x16": "one axis of 1 GiB, complex128, in 16 chunks in memory",
-    "convolution.runs": "two arrays of 2^26 float64, convolved in memory",
+    "memory.1d-2p26-x16": "one axis of 1 GiB, complex128, in 16 chunks in memory, warm",
+    "convolution.runs": "two arrays of 2^26 float64, convolved in memory, warm",
     "limited.one axis": "one axis from Zarr to Zarr, in a process of 1 GiB",
     "out_of_core.problems": "12 GiB in three axes from Zarr to Zarr, through 2 GiB of memory",
     "gpu.filters": "a filter of 4 GiB in host memory, on one H200",

@@ -134,6 +134,7 @@ def draw_spectrum(axes, spectrum):
     )
     angles = np.linspace(-math.pi / 2, math.pi / 2, 100)
     axes.plot(CUTOFF * np.cos(angles), CUTOFF * np.sin(angles), color="white", lw=1.5)
+    axes.set(xlim=(0, 3 * CUTOFF), ylim=(-3 * CUTOFF, 3 * CUTOFF))
     axes.set_title("its spectrum; inside: kept", size=10)
     axes.set_xlabel("freq_x [1/km]", size=9)
     axes.set_ylabel("freq_y [1/km]", size=9)

@@ -73,7 +73,7 @@ def test_what_is_not_this_run_is_refused_and_says_why(source_folder):
     with pytest.raises(ArgumentError, match=r"overwrite=True; .* made with other arguments"):
         again(norm="ortho")
     shutil.copytree("in.zarr", "copy.zarr")
-    with pytest.raises(ArgumentError, match=r"other arguments, or of another source"):
+    with pytest.raises(ArgumentError, match=r"other arguments, or from another source"):
         dask_bigfft.run("copy.zarr", "out.zarr", **ASKED, scratch="scratch", resume=True)
     shutil.copytree("out.zarr", "moved.zarr")
     with pytest.raises(ArgumentError, match="`destination`="):

@@ -350,8 +350,7 @@ def job_of(
     """
     from dask_bigfft.gpu.tile_work import Job
 
-    real = any(step.kind == "r2c" for step in round_.steps)
-    if source.kind == "f" and target.kind == "c" and not real:
+    if source.kind == "f" and target.kind == "c" and not round_.takes_real:
         source = target  # real input of complex FFTs becomes complex on the way
     return Job(round_, block, source.str, target.str, inside)
 

@@ -17,7 +17,7 @@ from dask_bigfft.planner.layouts import Assignment, BlockCutter, Sizes
 from dask_bigfft.planner.operators import blocks_before_next, with_inverse
 from dask_bigfft.planner.request import Machine, Request, largest_block
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
-from dask_bigfft.planner.seconds import Model, flops, is_halved
+from dask_bigfft.planner.seconds import Model, flops
 from dask_bigfft.planner.stages import (
     Exchange,
     SharedLayouts,
@@ -406,7 +406,7 @@ class Candidates:
     def _oversize_penalty(self, rounds: tuple[Round, ...], sizes: Sizes) -> float:
         """Return the factor of the price of rounds whose blocks are larger than wanted."""
         elements = [
-            round_.source.largest // 2 if is_halved(round_) else round_.source.largest
+            round_.source.largest // 2 if round_.takes_real else round_.source.largest
             for round_ in rounds
         ]
         excess = max(elements) / (sizes.last * sizes.target) - 1

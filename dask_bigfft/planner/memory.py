@@ -123,7 +123,7 @@ def _work_nbytes(plan: Plan, stage: Stage, way: Way | None = None) -> int:
     round_ = stage.round_
     if round_ is None:
         return tiles
-    if plan.machine.holding and all(step.kind == "c2c" for step in round_.steps):
+    if plan.machine.holding and not (round_.takes_real or round_.makes_real):
         return tiles  # a GPU transforms its own blocks in place
     model = model_of(plan)
     way = way or model.way(stage)

@@ -137,9 +137,9 @@ def _largest_request(round_: Round, dtype: str) -> TileRequest:
     real_dtype = np.empty(0, dtype).real.dtype.name
     source_dtype = dtype
     target_dtype = dtype
-    if any(step.kind == "r2c" for step in round_.steps):
+    if round_.takes_real:
         source_dtype = real_dtype
-    if any(step.last_kind == "c2r" for step in round_.steps):
+    if round_.makes_real:
         target_dtype = real_dtype
     shape = round_.source.shape(round_.source.largest_block)
     return request_of(

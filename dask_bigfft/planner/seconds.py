@@ -47,14 +47,9 @@ def flops(round_: Round) -> float:
     return sum(price_of(round_).flops)
 
 
-def is_halved(round_: Round) -> bool:
-    """Return whether a round makes half a spectrum of real numbers."""
-    return any(step.kind == "r2c" for step in round_.steps)
-
-
 def changes(round_: Round) -> bool:
     """Return whether blocks change their shape or type in a round."""
-    if any(step.kind != "c2c" for step in round_.steps):
+    if round_.takes_real or round_.makes_real:
         return True
     return round_.source.full_shape != round_.target.full_shape
 
@@ -377,8 +372,7 @@ class Model:
             return None
         dtype = np.dtype(exchange.dtype)
         if round_ is not None:
-            takes_real = any(step.kind == "r2c" for step in round_.steps)
-            is_converted = takes_real != (dtype.kind == "f")
+            is_converted = round_.takes_real != (dtype.kind == "f")
             if is_converted or exchange.source_dtype != exchange.dtype:
                 return None
         shape = exchange.shape

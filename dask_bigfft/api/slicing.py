@@ -8,9 +8,9 @@ transform::
     fft(x, axis=1)[3, 10:20]  ->  fft(x[3:4], axis=1, window of 10 from 10 on)[0]
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Any
 
 from dask_bigfft import config
@@ -25,7 +25,7 @@ from dask_bigfft.transforms.bands import Window
 from dask_bigfft.transforms.layout import half
 from dask_bigfft.transforms.spec import TransformSpec
 
-#: Keywords of a transform that its specification has.
+#: Keywords of a transform that a slice does not take from it: its plan has them, or it sets them.
 _SPECIFIED = ("order", "digits", "band", "band_index", "overwrite_x", "chunks")
 
 #: The whole of an axis.
@@ -33,12 +33,16 @@ WHOLE = slice(None)
 
 
 def slicing_of(extras: Extras) -> "Slicing":
-    """Return the slicing of a transform with some keywords; other ones have the settings of now."""
-    given: Mapping[str, Any] = extras
+    """Return the slicing of a transform, given its keywords.
+
+    Keywords that are not given are read from the settings now, because these may differ when the
+    expression is simplified.
+    """
+    keywords: Mapping[str, Any] = extras
     options = {}
     for name in Extras.__annotations__:
         if name not in _SPECIFIED:
-            options[name] = config.argument(name, given.get(name))
+            options[name] = config.argument(name, keywords.get(name))
     options["planner"] = "estimate"  # nothing is measured while an expression is simplified
     return Slicing(options)
 
@@ -77,17 +81,18 @@ class Slicing:
             Whether nothing else reads the result. Two intervals of one spectrum would otherwise
             become two transforms of the same input.
         """
+        if is_on_gpu(x._meta):
+            return None
         plan = recipe.plan
-        cuts = None
-        if not is_on_gpu(x._meta):
-            cuts = divided_index(plan, index, only_reader)
+        cuts = divided_index(plan, index, only_reader)
         if cuts is None:
             return None
         source = x[cuts.before(plan.spec)]
+        windows = [(axis, *window) for axis, window in sorted(cuts.windows.items())]
         spec = replace(
             plan.spec,
             shape=source.shape,
-            windows=tuple((axis, *window) for axis, window in sorted(cuts.windows.items())),
+            windows=tuple(windows),
         )
         options: Any = {**self.options, "chunks": y[cuts.pushed].chunks}
         try:
@@ -96,10 +101,11 @@ class Slicing:
             return None
         if part_plan is None:
             return None
+        carrier = "auto" if recipe.carrier == "disk" else recipe.carrier
         part = transformed_array(
             source,
             part_plan,
-            "auto" if recipe.carrier == "disk" else recipe.carrier,
+            carrier,
             slicing=self,
         )
         return part[cuts.after]
@@ -124,28 +130,34 @@ class Cuts:
     after: tuple[Any, ...]
 
     def before(self, spec: TransformSpec) -> tuple[slice, ...]:
-        """Return the index of the input of a transform."""
-        pushed = enumerate(self.pushed)
-        return tuple(WHOLE if axis in spec.axes else cut for axis, cut in pushed)
+        """Return the index of the input: of axes that are transformed, it takes all values."""
+        cuts = list(self.pushed)
+        for axis in spec.axes:
+            cuts[axis] = WHOLE
+        return tuple(cuts)
 
 
 def divided_index(plan: Plan, index: Sequence[Any], only_reader: bool) -> Cuts | None:
-    """Return the parts of an index of a result; None if the transform cannot do any of them."""
-    spec = plan.spec
-    if not plan.is_transform or plan.overwrite or spec.waves is not None or spec.transfer:
+    """Return the parts of an index of a result; None if the transform cannot do any of them.
+
+    An index of fewer entries than the result has axes takes the other axes whole.
+    """
+    if not _can_return_parts(plan):
         return None
+    spec = plan.spec
+    missing = len(spec.shape) - len(index)
+    full_index = [*index, *itertools.repeat(WHOLE, missing)]
     offsets = offsets_of(plan.result)
     windows = {axis: (start, count) for axis, start, count in spec.windows}
     pushed = []
     after = []
-    for axis in range(len(spec.shape)):
-        cut = index[axis] if axis < len(index) else WHOLE
+    for axis, cut in enumerate(full_index):
         axis_cut = _cut_of_axis(
             spec,
             axis,
             cut,
-            offsets.get(axis, 0),
-            only_reader,
+            offset=offsets.get(axis, 0),
+            only_reader=only_reader,
         )
         if axis_cut is None:
             return None
@@ -156,6 +168,13 @@ def divided_index(plan: Plan, index: Sequence[Any], only_reader: bool) -> Cuts |
     if all(cut == WHOLE for cut in pushed):
         return None
     return Cuts(tuple(pushed), windows, tuple(after))
+
+
+def _can_return_parts(plan: Plan) -> bool:
+    """Return whether a plan is one of a Fourier transform that leaves its input intact."""
+    spec = plan.spec
+    is_fourier = plan.is_transform and spec.waves is None and not spec.transfer
+    return is_fourier and not plan.overwrite
 
 
 @dataclass(frozen=True)
@@ -174,36 +193,53 @@ class AxisCut:
 
     pushed: slice
     window: Window | None
-    after: Any
+    after: int | slice
 
 
 def _cut_of_axis(
     spec: TransformSpec,
     axis: int,
-    cut: Any,
+    cut: int | slice,
     offset: int,
     only_reader: bool,
 ) -> AxisCut | None:
-    """Return the parts of an index of one axis; None if the transform cannot be made anew.
+    """Return the parts of an index of one axis; None if there is no transform of less.
 
-    `offset` is the element that the result has first along the axis.
+    `offset` is the value of the spectrum that the result has first along the axis: the result of a
+    transform that is shifted begins with another one than 0.
     """
     whole = range(spec.out_shape[axis])
-    is_number = isinstance(cut, Integral)
-    interval = slice(cut, cut + 1) if is_number else cut
-    places = whole[interval]
-    after = 0 if is_number else WHOLE
-    if not places or (offset and axis not in spec.axes):
+    axis_cut = _slice_and_index(cut, len(whole))
+    places = whole[axis_cut.pushed]
+    if not places:
         return None
-    if axis in spec.axes and not _is_possible(spec, axis, places, only_reader):
+    if axis not in spec.axes:
+        return None if offset else axis_cut
+    if not _is_possible(spec, axis, places, only_reader):
+        axis_cut = AxisCut(WHOLE, None, after=cut)
         places = whole
-        after = cut
-    if places == whole:
-        interval = WHOLE
-    if axis not in spec.axes or (places == whole and not offset):
-        return AxisCut(interval, None, after)
+    if places == whole and not offset:
+        return axis_cut
     window = _window(spec, axis, offset + places[0], len(places))
-    return None if window is None else AxisCut(interval, window, after)
+    return None if window is None else replace(axis_cut, window=window)
+
+
+def _slice_and_index(cut: int | slice, length: int) -> AxisCut:
+    """Return an index of an axis as a slice of the axis, and an index of that slice.
+
+    Numbers are not negative.
+
+    >>> _slice_and_index(3, 8)
+    AxisCut(pushed=slice(3, 4, None), window=None, after=0)
+    >>> _slice_and_index(slice(0, 8), 8)
+    AxisCut(pushed=slice(None, None, None), window=None, after=slice(None, None, None))
+    """
+    pushed = cut if isinstance(cut, slice) else slice(cut, cut + 1)
+    after = WHOLE if isinstance(cut, slice) else 0
+    whole = range(length)
+    if whole[pushed] == whole:
+        pushed = WHOLE
+    return AxisCut(pushed, None, after)
 
 
 def _is_possible(
@@ -224,13 +260,17 @@ def _window(
     first: int,
     count: int,
 ) -> Window | None:
-    """Return the cyclic window of some values from a place on; None if half a spectrum wraps."""
+    """Return the cyclic window of `count` values from the value `first` on.
+
+    None if they go beyond the end of half a spectrum, whose windows are not cyclic.
+    """
     length = spec.lengths[spec.axes.index(axis)]
-    if spec.kind != "r2c" or axis != spec.real_axis:
+    is_half = spec.kind == "r2c" and axis == spec.real_axis
+    if not is_half:
         return first % length, count
-    places = half(length)
-    start = first % places
-    return (start, count) if start + count <= places else None
+    stored = half(length)
+    start = first % stored
+    return (start, count) if start + count <= stored else None
 
 
 def _shifted_like(plan: Plan, part_plan: Plan) -> Plan | None:

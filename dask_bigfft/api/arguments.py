@@ -43,6 +43,8 @@ from dask_bigfft.transforms.spec import (
 
 Rounds = tuple[tuple[tuple[int, int], ...], ...]
 
+_ALLOWED_ROUNDS = "a sequence with a mapping of axis to factor for each round"
+
 
 class Extras(TypedDict, total=False):
     """Keywords of every transform beside those of `numpy.fft`; None stands for the setting."""
@@ -119,22 +121,7 @@ def _array_like(a: Any) -> Any:
 def _refuse_containers(a: Any) -> None:
     """Raise an error for containers that hold more than numbers, such as masks or coordinates."""
     block = meta_from_array(a._meta) if is_lazy(a) else a
-    allowed = None
-    if type(a).__module__.partition(".")[0] == "xarray":
-        allowed = "an array: pass .data, the array inside, or use dask_bigfft.xarray"
-    elif has_unit(block):
-        allowed = "an array without a unit: pass a.magnitude, and multiply the result by the unit"
-    elif is_dask_collection(a) and not is_lazy(a):
-        allowed = "a dask.array.Array, or an array-like"
-    elif type(a).__module__.partition(".")[0] == "cubed":
-        allowed = "an array of dask; dask_bigfft.run takes arrays of cubed, whose Done.open() "
-        allowed += "returns an array of cubed"
-    elif isinstance(block, np.matrix):
-        allowed = "an array, which has any number of axes: pass numpy.asarray(a)"
-    elif isinstance(block, np.ma.MaskedArray):
-        allowed = "an array without a mask: fill it, as numpy.ma.filled(a, 0) does"
-    elif hasattr(block, "todense"):
-        allowed = "a dense array: take what todense() makes of it, or of each block by map_blocks"
+    allowed = _instead_of_container(a, block)
     if allowed is not None:
         type_name = f"{type(block).__module__}.{type(block).__qualname__}"
         raise_invalid(
@@ -143,6 +130,30 @@ def _refuse_containers(a: Any) -> None:
             allowed,
             kind=ArgumentTypeError,
         )
+
+
+def _instead_of_container(a: Any, block: Any) -> str | None:
+    """Return the text that says what to pass instead of a container; None for arrays.
+
+    `block` is a block of a lazy array, and the array itself of others.
+    """
+    library = type(a).__module__.partition(".")[0]
+    if library == "xarray":
+        return "an array: pass .data, the array inside, or use dask_bigfft.xarray"
+    if has_unit(block):
+        return "an array without a unit: pass a.magnitude, and multiply the result by the unit"
+    if is_dask_collection(a) and not is_lazy(a):
+        return "a dask.array.Array, or an array-like"
+    if library == "cubed":
+        text = "an array of dask; dask_bigfft.run takes arrays of cubed, whose Done.open() "
+        return text + "returns an array of cubed"
+    if isinstance(block, np.matrix):
+        return "an array, which has any number of axes: pass numpy.asarray(a)"
+    if isinstance(block, np.ma.MaskedArray):
+        return "an array without a mask: fill it, as numpy.ma.filled(a, 0) does"
+    if hasattr(block, "todense"):
+        return "a dense array: take what todense() makes of it, or of each block by map_blocks"
+    return None
 
 
 # --- rounds ---------------------------------------------------------------------------------
@@ -163,23 +174,53 @@ def parse_rounds(rounds: Any, spec: TransformSpec, variant: str) -> Rounds | Non
     if rounds is None:
         return None
     factors_of_rounds = _parse_factors(rounds, spec)
-    for axis, length in zip(spec.axes, spec.lengths, strict=True):
-        named = [factors for factors in factors_of_rounds if axis in factors]
-        factors_of_axis = [factors[axis] for factors in named]
-        if not factors_of_axis or factors_of_axis.count(-1) > 1:
-            allowed = f"one or more factors of axis {axis}, at most one of them -1"
-            raise_invalid("rounds", rounds, allowed)
-        completed = complete_factors(axis, factors_of_axis, length)
-        _check_factors(
+    for axis in spec.axes:
+        rounds_of_axis = [factors for factors in factors_of_rounds if axis in factors]
+        factors_of_axis = _factors_of_axis(
             axis,
-            completed,
+            [factors[axis] for factors in rounds_of_axis],
+            rounds,
             spec,
             variant,
         )
-        for factors, factor in zip(named, completed, strict=True):
+        for factors, factor in zip(rounds_of_axis, factors_of_axis, strict=True):
             factors[axis] = factor
     _check_real_axis(rounds, factors_of_rounds, spec)
     return tuple(tuple(factors.items()) for factors in factors_of_rounds)
+
+
+def _factors_of_axis(
+    axis: int,
+    factors: Sequence[int],
+    rounds: Any,
+    spec: TransformSpec,
+    variant: str,
+) -> tuple[int, ...]:
+    """Return the factors of an axis, in the order of the rounds, with -1 filled in.
+
+    Parameters
+    ----------
+    axis, factors
+        The axis, and its factors, one of which may be -1.
+    rounds, spec, variant
+        Arguments of `parse_rounds`.
+
+    Raises
+    ------
+    ArgumentError
+        If the transform cannot have these factors.
+    """
+    if not factors or factors.count(-1) > 1:
+        allowed = f"one or more factors of axis {axis}, at most one of them -1"
+        raise_invalid("rounds", rounds, allowed)
+    completed = complete_factors(axis, factors, spec.length_of(axis))
+    _check_factors(
+        axis,
+        completed,
+        spec,
+        variant,
+    )
+    return completed
 
 
 def _check_real_axis(
@@ -196,36 +237,40 @@ def _check_real_axis(
 
 def _parse_factors(rounds: Any, spec: TransformSpec) -> list[dict[int, int]]:
     """Return a mapping of axis to factor for each round, in which a factor may be -1."""
-    allowed = "a sequence with a mapping of axis to factor for each round"
     if isinstance(rounds, str) or not isinstance(rounds, Sequence) or not rounds:
         raise_invalid(
             "rounds",
             rounds,
-            allowed,
+            _ALLOWED_ROUNDS,
             kind=ArgumentTypeError,
         )
-    factors_of_rounds = []
-    for factors in rounds:
-        if is_int(factors) and len(spec.axes) == 1:
-            factors = {spec.axes[0]: factors}
-        if not _is_factor_mapping(factors):
-            raise_invalid(
-                "rounds",
-                rounds,
-                f"{allowed}, integers",
-                kind=ArgumentTypeError,
-            )
-        if not all(n >= 1 or n == -1 for n in factors.values()):
-            text = "factors of at least 1, or -1 for the remaining factor of an axis"
-            raise_invalid("rounds", rounds, text)
-        axes = parse_some(
+    return [_factors_of_round(factors, rounds, spec) for factors in rounds]
+
+
+def _factors_of_round(factors: Any, rounds: Any, spec: TransformSpec) -> dict[int, int]:
+    """Return the mapping of axis to factor of one round; an error shows all `rounds`.
+
+    If one axis is transformed, its factor alone stands for the mapping.
+    """
+    if is_int(factors) and len(spec.axes) == 1:
+        factors = {spec.axes[0]: factors}
+    if not _is_factor_mapping(factors):
+        raise_invalid(
             "rounds",
-            factors,
-            spec.axes,
-            len(spec.shape),
+            rounds,
+            f"{_ALLOWED_ROUNDS}, integers",
+            kind=ArgumentTypeError,
         )
-        factors_of_rounds.append(dict(zip(axes, map(int, factors.values()), strict=True)))
-    return factors_of_rounds
+    if not all(factor >= 1 or factor == -1 for factor in factors.values()):
+        allowed = "factors of at least 1, or -1 for the remaining factor of an axis"
+        raise_invalid("rounds", rounds, allowed)
+    axes = parse_some(
+        "rounds",
+        factors,
+        spec.axes,
+        len(spec.shape),
+    )
+    return dict(zip(axes, map(int, factors.values()), strict=True))
 
 
 def _is_factor_mapping(factors: Any) -> bool:
@@ -245,14 +290,14 @@ def _check_factors(
     if variant == "pease" and len(set(factors)) > 1:
         allowed = "equal factors of every axis for variant 'pease', whose exchanges are alike"
         raise_invalid("rounds", {axis: factors}, allowed)
-    i = spec.axes.index(axis)
-    if "transposed" not in (spec.orders_in[i], spec.orders_out[i]):
+    order_in, order_out = spec.orders_of(axis)
+    if "transposed" not in (order_in, order_out):
         return
     digits = spec.digits_of(axis)
-    spectrum = factors if spec.orders_out[i] == "transposed" else factors[::-1]
-    if spectrum != digits:
+    spectrum_digits = factors if order_out == "transposed" else factors[::-1]
+    if spectrum_digits != digits:
         allowed = f"factors that give the spectrum along axis {axis} the digits {digits} in "
-        allowed += f"transposed order, or digits={spectrum} at both ends"
+        allowed += f"transposed order, or digits={spectrum_digits} at both ends"
         raise_invalid("rounds", {axis: factors}, allowed)
 
 

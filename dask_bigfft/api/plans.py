@@ -37,6 +37,7 @@ from dask_bigfft.planner.strategies import (
     find_plan_by_model,
 )
 from dask_bigfft.planner.tile_plan import DeviceSettings
+from dask_bigfft.transforms.bands import axis_windows
 from dask_bigfft.transforms.layout import Order
 from dask_bigfft.transforms.spec import FactorSpec, TransformSpec, parse_scale, transform_spec
 from dask_bigfft.transforms.steps import CosineSum
@@ -207,8 +208,7 @@ def _with_inner_choices(
             digits=((axis, signal_digits),),
         )
     if windows:
-        sorted_windows = tuple((axis, *window) for axis, window in sorted(windows.items()))
-        spec = replace(spec, windows=sorted_windows)
+        spec = replace(spec, windows=axis_windows(windows))
     if waves is not None:
         spec = replace(spec, waves=waves, name="dst" if waves.turns else "dct")
     if transfer:
@@ -218,9 +218,7 @@ def _with_inner_choices(
             transfer=transfer,
             factor=factor,
             scale=parse_scale(norm, forward=False),
-            windows_between=tuple(
-                (axis, *window) for axis, window in sorted(windows_between.items())
-            ),
+            windows_between=axis_windows(windows_between),
             lengths_back=tuple(sorted(lengths_back.items())),
         )
     return spec

@@ -21,7 +21,7 @@ from dask_bigfft.graph.layer import TransformRecipe, transformed_array
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifted import is_whole, offsets_of, shifted_plan
-from dask_bigfft.transforms.bands import Window
+from dask_bigfft.transforms.bands import Window, axis_windows, windows_by_axis
 from dask_bigfft.transforms.layout import half
 from dask_bigfft.transforms.spec import TransformSpec
 
@@ -88,11 +88,10 @@ class Slicing:
         if cuts is None:
             return None
         source = x[cuts.before(plan.spec)]
-        windows = [(axis, *window) for axis, window in sorted(cuts.windows.items())]
         spec = replace(
             plan.spec,
             shape=source.shape,
-            windows=tuple(windows),
+            windows=axis_windows(cuts.windows),
         )
         options: Any = {**self.options, "chunks": y[cuts.pushed].chunks}
         try:
@@ -148,7 +147,7 @@ def divided_index(plan: Plan, index: Sequence[Any], only_reader: bool) -> Cuts |
     missing = len(spec.shape) - len(index)
     full_index = [*index, *itertools.repeat(WHOLE, missing)]
     offsets = offsets_of(plan.result)
-    windows = {axis: (start, count) for axis, start, count in spec.windows}
+    windows = windows_by_axis(spec.windows)
     pushed = []
     after = []
     for axis, cut in enumerate(full_index):
@@ -249,9 +248,9 @@ def _is_possible(
     only_reader: bool,
 ) -> bool:
     """Return whether a transform can return some places of a transformed axis alone."""
-    is_natural = spec.orders_out[spec.axes.index(axis)] == "natural"
+    _, order = spec.orders_of(axis)
     is_interval = places.step == 1 or len(places) == 1
-    return only_reader and is_natural and is_interval
+    return only_reader and order == "natural" and is_interval
 
 
 def _window(
@@ -264,7 +263,7 @@ def _window(
 
     None if they go beyond the end of half a spectrum, whose windows are not cyclic.
     """
-    length = spec.lengths[spec.axes.index(axis)]
+    length = spec.length_of(axis)
     is_half = spec.kind == "r2c" and axis == spec.real_axis
     if not is_half:
         return first % length, count

@@ -28,6 +28,7 @@ from dask_bigfft.planner.stages import (
     with_buffers,
     written_in_order,
 )
+from dask_bigfft.transforms.bands import windows_by_axis
 from dask_bigfft.transforms.factors import (
     balanced_split,
     divisors,
@@ -93,24 +94,24 @@ def program_of(
     fused: bool = True,
 ) -> AxisProgram:
     """Return the program of one axis of a transform or, `fused` or not, of an operator."""
-    i = spec.axes.index(axis)
     if spec.transfer:
         return operator_program(
             axis,
             factors,
-            kind=spec.kind if axis == spec.axes[-1] else "c2c",
+            kind=spec.kind_of(axis),
             sign=spec.sign,
             fused=fused,
             length_back=dict(spec.lengths_back).get(axis),
         )
+    order_in, order_out = spec.orders_of(axis)
     return axis_program(
         axis,
-        spec.lengths[i],
+        spec.length_of(axis),
         factors,
-        kind=spec.kind if axis == spec.axes[-1] else "c2c",
+        kind=spec.kind_of(axis),
         sign=spec.sign,
-        order_in=spec.orders_in[i],
-        order_out=spec.orders_out[i],
+        order_in=order_in,
+        order_out=order_out,
         digits=spec.digits_of(axis),
         bluestein=bluestein,
         waves=spec.waves if bluestein else None,
@@ -268,7 +269,7 @@ class Candidates:
         self.source = input_layout(spec, request.chunks)
         self.cutter = BlockCutter(
             variant=request.variant,
-            windows={axis: (start, count) for axis, start, count in spec.windows},
+            windows=windows_by_axis(spec.windows),
             windows_in=frozenset(axis for axis, _, _ in spec.windows_in),
             wanted=request.wanted,
             on_gpu=self.on_gpu or machine.holding > 1,
@@ -545,7 +546,7 @@ class Candidates:
         unsplit axes in each round. The digits of the requested order come first.
         """
         count = len(rounds)
-        n = self.spec.lengths[self.spec.axes.index(axis)]
+        n = self.spec.length_of(axis)
         choices = self._requested_digits(axis, count)
         if count == 2:
             choices += self._pairs(n, rounds, whole)
@@ -573,8 +574,8 @@ class Candidates:
         request = self.request
         if count == 3 and len(request.chunks[axis]) > MAX_FAN_IN:
             return few_source_factors(n, MAX_FAN_IN)
-        i = self.spec.axes.index(axis)
-        is_natural = self.spec.orders_in[i] == self.spec.orders_out[i] == "natural"
+        order_in, order_out = self.spec.orders_of(axis)
+        is_natural = order_in == order_out == "natural"
         is_stored = self.storage == "disk" and request.stored is not None
         if count == 2 and is_stored and is_natural:
             return [*row_factors(n, target, self.row)]
@@ -582,13 +583,14 @@ class Candidates:
 
     def _requested_digits(self, axis: int, count: int) -> list[Factors]:
         """Return the digits of the requested orders of an axis, if there are `count` of them."""
-        spec = self.spec
-        i = spec.axes.index(axis)
-        digits = spec.digits_of(axis)
+        digits = self.spec.digits_of(axis)
+        if len(digits) != count:
+            return []
+        order_in, order_out = self.spec.orders_of(axis)
         requested: list[Factors] = []
-        if len(digits) == count and spec.orders_in[i] == "transposed":
+        if order_in == "transposed":
             requested.append(digits[::-1])
-        if len(digits) == count and spec.orders_out[i] == "transposed":
+        if order_out == "transposed":
             requested.append(digits)
         return requested
 

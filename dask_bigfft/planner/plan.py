@@ -768,9 +768,10 @@ def _exchanged_factor(
     spec = plan.spec
     source_axes = []
     for axis in axes:
-        digit = Digit(0, 1, factor.shape[axis], factor.shape[axis])
+        size = factor.shape[axis]
+        digit = Digit(0, 1, size, size)
         if axis in spec.axes:
-            digit = Digit(1, 1, factor.shape[axis], spec.lengths[spec.axes.index(axis)])
+            digit = Digit(1, 1, size, spec.length_of(axis))
         source_axes.append(AxisLayout((Group((digit,), factor.chunks[axis]),)))
     source = Layout(tuple(source_axes))
     result = Layout(tuple(blocks.axes[axis] for axis in axes))

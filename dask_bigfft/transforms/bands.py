@@ -12,6 +12,7 @@ Half a spectrum is in ascending order as it is.
 
 import math
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +25,29 @@ from dask_bigfft.transforms.layout import Digit, half
 #: First index of a cyclic window of an axis, and number of its values.
 Window = tuple[int, int]
 
+#: Axis, and start and count of the window along it.
+AxisWindow = tuple[int, int, int]
+
 #: Relative difference below which a limit of a band is a frequency of the spectrum.
 ROUNDING = 8 * sys.float_info.epsilon
+
+
+def axis_windows(windows: Mapping[int, Window]) -> tuple[AxisWindow, ...]:
+    """Return axis, start and count of windows that are given by axis, in the order of the axes.
+
+    >>> axis_windows({1: (0, 3), 0: (6, 4)})
+    ((0, 6, 4), (1, 0, 3))
+    """
+    return tuple((axis, start, count) for axis, (start, count) in sorted(windows.items()))
+
+
+def windows_by_axis(windows: Iterable[AxisWindow]) -> dict[int, Window]:
+    """Return windows by axis.
+
+    >>> windows_by_axis([(0, 6, 4), (1, 0, 3)])
+    {0: (6, 4), 1: (0, 3)}
+    """
+    return {axis: (start, count) for axis, start, count in windows}
 
 
 @dataclass(frozen=True)

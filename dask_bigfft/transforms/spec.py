@@ -15,7 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import ArgumentTypeError, AxisError, parse_as, parse_type, raise_invalid
-from dask_bigfft.transforms.bands import AxisBand, Spectrum, Window, common_window
+from dask_bigfft.transforms.bands import (
+    AxisBand,
+    AxisWindow,
+    Spectrum,
+    Window,
+    axis_windows,
+    common_window,
+    windows_by_axis,
+)
 from dask_bigfft.transforms.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.transforms.layout import Order, flat_digits
 from dask_bigfft.transforms.rounds import Scale
@@ -151,20 +159,23 @@ class TransformSpec:
     orders_in: tuple[Order, ...]
     orders_out: tuple[Order, ...]
     digits: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    windows: tuple[tuple[int, int, int], ...] = ()
-    windows_in: tuple[tuple[int, int, int], ...] = field(default=(), metadata=OPTIONAL)
+    windows: tuple[AxisWindow, ...] = ()
+    windows_in: tuple[AxisWindow, ...] = field(default=(), metadata=OPTIONAL)
     waves: CosineSum | None = None
     dims: tuple[str, ...] = ()
     transfer: str = field(default="", metadata=OPTIONAL)
     factor: FactorSpec | None = field(default=None, metadata=OPTIONAL)
-    windows_between: tuple[tuple[int, int, int], ...] = field(default=(), metadata=OPTIONAL)
+    windows_between: tuple[AxisWindow, ...] = field(default=(), metadata=OPTIONAL)
     lengths_back: tuple[tuple[int, int], ...] = field(default=(), metadata=OPTIONAL)
 
     @property
     def title(self) -> str:
         """Name, shape and dtype of the input, such as ``rfft2 of (y: 64, x: 48) float64``."""
-        named = ", ".join(map("{}: {}".format, self.dims, self.shape))
-        return f"{self.name} of {f'({named})' if named else self.shape} {np.dtype(self.dtype)}"
+        shape = str(self.shape)
+        if self.dims:
+            sizes = [f"{dim}: {size}" for dim, size in zip(self.dims, self.shape, strict=False)]
+            shape = f"({', '.join(sizes)})"
+        return f"{self.name} of {shape} {np.dtype(self.dtype)}"
 
     @property
     def work_dtype(self) -> np.dtype[Any]:
@@ -181,9 +192,10 @@ class TransformSpec:
         """Dtype of the result of the rounds; that of the input without transformed axes."""
         if not self.axes:
             return np.dtype(self.dtype)
-        is_real = self.kind == "c2r" or self.waves is not None
         if self.transfer:
             is_real = self.kind == "r2c"
+        else:
+            is_real = self.kind == "c2r" or self.waves is not None
         return self.real_dtype if is_real else self.work_dtype
 
     @property
@@ -206,19 +218,31 @@ class TransformSpec:
         """True if the result is a spectrum, False if the input is one."""
         return not self.name.startswith("i")
 
+    def length_of(self, axis: int) -> int:
+        """Return the length of the transform along a transformed axis."""
+        return self.lengths[self.axes.index(axis)]
+
+    def orders_of(self, axis: int) -> tuple[Order, Order]:
+        """Return the order of a transformed axis in the input, and that in the result."""
+        number = self.axes.index(axis)
+        return self.orders_in[number], self.orders_out[number]
+
+    def kind_of(self, axis: int) -> Kind:
+        """Return the kind of the transform along a transformed axis."""
+        return self.kind if axis == self.real_axis else "c2c"
+
     def spectrum(self, axis: int) -> Spectrum:
         """Return the frequencies along a transformed axis of the spectrum."""
         halved_kind = "r2c" if self.is_forward else "c2r"
         is_half = self.kind == halved_kind and axis == self.real_axis
-        return Spectrum(self.lengths[self.axes.index(axis)], is_half)
+        return Spectrum(self.length_of(axis), is_half)
 
     @property
     def bands(self) -> dict[int, Window]:
         """Window of the spectrum that is stored along some axes."""
-        windows = self.windows if self.is_forward else self.windows_in
         if self.waves is not None or self.transfer:
             return {}
-        return {axis: (start, count) for axis, start, count in windows}
+        return windows_by_axis(self.windows if self.is_forward else self.windows_in)
 
     @property
     def bands_between(self) -> tuple[AxisBand, ...]:
@@ -252,8 +276,7 @@ class TransformSpec:
 
     def digits_of(self, axis: int) -> tuple[int, ...]:
         """Return the digits of an axis in transposed order."""
-        length = self.lengths[self.axes.index(axis)]
-        return dict(self.digits).get(axis) or transposed_digits(length)
+        return dict(self.digits).get(axis) or transposed_digits(self.length_of(axis))
 
     @property
     def out_shape(self) -> tuple[int, ...]:
@@ -402,11 +425,11 @@ def complete_factors(axis: int, factors: Sequence[int], length: int) -> tuple[in
     known = math.prod(n for n in factors if n != -1)
     completed = tuple(length // known if n == -1 else n for n in factors)
     if math.prod(completed) != length:
-        divides = f"divides its length {length}, as {known} does not"
-        wanted = divides if -1 in factors else f"is its length {length}, not {known}"
-        raise_invalid(
-            "rounds", {axis: tuple(factors)}, f"factors of axis {axis} whose product {wanted}"
-        )
+        condition = f"is its length {length}, not {known}"
+        if -1 in factors:
+            condition = f"divides its length {length}, as {known} does not"
+        allowed = f"factors of axis {axis} whose product {condition}"
+        raise_invalid("rounds", {axis: tuple(factors)}, allowed)
     if len(completed) > 1 and 1 in completed:
         allowed = f"factors of axis {axis}, whose length is {length}, of at least 2 each"
         raise_invalid("rounds", {axis: tuple(factors)}, allowed)
@@ -416,98 +439,136 @@ def complete_factors(axis: int, factors: Sequence[int], length: int) -> tuple[in
 def parse_length(argument: str, n: SupportsIndex, size: int) -> int:
     """Return the given length of a transform; -1 in `s` stands for the array's own."""
     length = parse_as(operator.index, argument, n, "an integer")
-    own = argument == "s"
-    length = size if own and length == -1 else length
+    allowed = f"lengths of 1..{MAX_LENGTH}"
+    if argument == "s":
+        allowed += ", or -1 for the array's own"
+        if length == -1:
+            length = size
     if not 1 <= length <= MAX_LENGTH:
-        allowed = f"lengths of 1..{MAX_LENGTH}" + (", or -1 for the array's own" if own else "")
         raise_invalid(argument, n, allowed)
     return length
 
 
-def _default_length(
+def _by_axis(
     argument: str,
-    size: int,
-    axis: int,
-    half: bool,
-    transposed: bool,
-    digits: Sequence[int] | None,
-) -> int:
-    """Return the default length of a transform."""
-    if half and transposed:
-        if digits is not None:
-            return math.prod(digits)
-        allowed = f"the length of axis {axis}: half a spectrum in transposed order ({size} places)"
-        raise_invalid(argument, None, f"{allowed} does not tell it")
-    length = 2 * (size - 1) if half else size
-    if length < 1:
-        least = "2 entries (or a length)" if half else "1 entry"
-        raise_invalid(
-            "a", f"axis {axis} of length {size}", f"at least {least} along a transformed axis"
-        )
-    return length
+    value: Any,
+    axes: tuple[int, ...],
+    allowed: str,
+) -> Mapping[Any, Any]:
+    """Return an argument as a mapping of axis to value, its form for several transformed axes.
+
+    If one axis is transformed, the value alone stands for the mapping.
+    """
+    by_axis = value
+    if len(axes) == 1 and not isinstance(value, Mapping):
+        by_axis = {axes[0]: value}
+    parse_type(argument, by_axis, Mapping, allowed)
+    return cast("Mapping[Any, Any]", by_axis)
 
 
 def _parse_digits(digits: Any, axes: tuple[int, ...], ndim: int) -> dict[int, tuple[int, ...]]:
     """Return the given digits of spectra in transposed order by axis."""
     if digits is None:
         return {}
-    by_name = digits
-    if len(axes) == 1 and not isinstance(digits, Mapping):
-        by_name = {axes[0]: digits}
-    parse_type("digits", by_name, Mapping, "a mapping of axis to factors")
+    by_name = _by_axis("digits", digits, axes, "a mapping of axis to factors")
     named_axes = parse_some("digits", by_name, axes, ndim)
-    by_axis = {}
+    parsed_digits = {}
     for axis, factors in zip(named_axes, by_name.values(), strict=True):
-        by_axis[axis] = parse_factors("digits", factors)
-    return by_axis
+        parsed_digits[axis] = parse_factors("digits", factors)
+    return parsed_digits
 
 
-def _check_digits(
-    axis: int,
-    length: int,
-    order: Order,
-    digits: tuple[int, ...],
-) -> None:
-    """Raise an error for digits that an axis cannot have."""
-    if order == "natural":
-        allowed = f"None for axis {axis}, which is in natural order"
-        raise_invalid(
-            "digits",
-            {axis: digits},
-            allowed,
-            kind=ArgumentTypeError,
-        )
-    if math.prod(digits) != length:
-        allowed = f"factors whose product is {length}, the length of axis {axis}"
-        raise_invalid("digits", {axis: digits}, allowed)
-
-
-def _check_places(
-    axis: int,
-    size: int,
-    length: int,
-    half: bool,
-    digits: tuple[int, ...] | None,
-) -> None:
-    """Raise an error if an axis does not have the size of a spectrum in transposed order.
+@dataclass(frozen=True)
+class _InputAxis:
+    """Transformed axis of the input, along which the transform gets its length.
 
     Parameters
     ----------
     axis, size : int
         Axis of the array, and its size there.
-    length : int
-        Length of the transform.
-    half : bool
-        Whether the array has half a spectrum.
+    argument : str
+        Name of the argument with the lengths.
+    order : {"natural", "transposed"}
+        Order of the spectrum along the axis.
+    is_spectrum, half : bool
+        Whether the array is a spectrum, and whether it has half of one along this axis.
     digits : tuple of int or None
-        Digits of the spectrum; None for the default ones.
+        Digits of the spectrum that the caller gave.
     """
-    places = _places(length, "transposed", half, digits)
-    if size != places:
-        names = " x ".join(map(str, digits or transposed_digits(length)))
-        allowed = f"{places} entries: a spectrum of length {length} in transposed order "
-        allowed += f"(digits {names}) is neither padded nor cropped"
-        raise_invalid("a", f"axis {axis} of length {size}", allowed)
+
+    axis: int
+    size: int
+    argument: str
+    order: Order
+    is_spectrum: bool
+    half: bool
+    digits: tuple[int, ...] | None
+
+    @property
+    def is_transposed(self) -> bool:
+        """True if the array is a spectrum in transposed order along the axis."""
+        return self.is_spectrum and self.order == "transposed"
+
+    def length(self, given_length: SupportsIndex | None) -> int:
+        """Return the length of the transform; None stands for the default.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If the axis cannot have this length or these digits.
+        """
+        if given_length is None:
+            length = self._default_length()
+        else:
+            length = parse_length(self.argument, given_length, self.size)
+        if self.digits is not None:
+            self._check_digits(length, self.digits)
+        if self.is_transposed:
+            self._check_size(length)
+        return length
+
+    def _default_length(self) -> int:
+        """Return the length that follows from the size of the axis, or from its digits."""
+        if self.half and self.is_transposed:
+            if self.digits is not None:
+                return math.prod(self.digits)
+            allowed = f"the length of axis {self.axis}: half a spectrum in transposed order "
+            allowed += f"({self.size} places) does not tell it"
+            raise_invalid(self.argument, None, allowed)
+        length = 2 * (self.size - 1) if self.half else self.size
+        if length < 1:
+            least = "2 entries (or a length)" if self.half else "1 entry"
+            allowed = f"at least {least} along a transformed axis"
+            raise_invalid("a", f"axis {self.axis} of length {self.size}", allowed)
+        return length
+
+    def _check_digits(self, length: int, digits: tuple[int, ...]) -> None:
+        """Raise an error for digits that an axis cannot have."""
+        if self.order == "natural":
+            allowed = f"None for axis {self.axis}, which is in natural order"
+            raise_invalid(
+                "digits",
+                {self.axis: digits},
+                allowed,
+                kind=ArgumentTypeError,
+            )
+        if math.prod(digits) != length:
+            allowed = f"factors whose product is {length}, the length of axis {self.axis}"
+            raise_invalid("digits", {self.axis: digits}, allowed)
+
+    def _check_size(self, length: int) -> None:
+        """Raise an error if a spectrum in transposed order has not the size for a length."""
+        places = _places(
+            length,
+            self.order,
+            half=self.half,
+            digits=self.digits,
+        )
+        if self.size != places:
+            names = " x ".join(map(str, self.digits or transposed_digits(length)))
+            allowed = f"{places} entries: a spectrum of length {length} in transposed order "
+            allowed += f"(digits {names}) is neither padded nor cropped"
+            raise_invalid("a", f"axis {self.axis} of length {self.size}", allowed)
 
 
 def _resolve(
@@ -527,25 +588,49 @@ def _resolve(
     if not takes_axes(name):
         axis = -1 if axis_or_axes is None else axis_or_axes
         return parse_axes("axis", (axis,), ndim), (n_or_s,), "n"
-    lengths = None if n_or_s is None else parse_several("s", n_or_s)
-    if lengths is not None and len(lengths) > ndim > 0:
+    if n_or_s is None:
+        axes = _parse_several_axes(
+            name,
+            axis_or_axes,
+            ndim,
+            default_count=ndim,
+        )
+        return axes, (None,) * len(axes), "s"
+    lengths = parse_several("s", n_or_s)
+    if len(lengths) > ndim > 0:
         raise_invalid("s", lengths, f"{ndim} lengths at most, for an array of {ndim} dimensions")
-    named_axes: Sequence[Any]
-    if axis_or_axes is not None:
-        named_axes = parse_several("axes", axis_or_axes)
-    elif name.endswith("2"):
-        named_axes = (-2, -1)
-    else:
-        count = ndim if lengths is None else len(lengths)
-        named_axes = range(-count, 0)
-    axes = parse_axes("axes", named_axes, ndim)
-    if not axes:
-        raise_invalid("axes", (), "at least one axis")
-    if lengths is None:
-        lengths = (None,) * len(axes)
+    axes = _parse_several_axes(
+        name,
+        axis_or_axes,
+        ndim,
+        default_count=len(lengths),
+    )
     if len(lengths) != len(axes):
         raise_invalid("s", lengths, f"as many lengths as axes ({len(axes)})")
     return axes, lengths, "s"
+
+
+def _parse_several_axes(
+    name: str,
+    axes: Any,
+    ndim: int,
+    default_count: int,
+) -> tuple[int, ...]:
+    """Return the axes of a transform of several ones.
+
+    The default are the last two for names that end with 2, and the last `default_count` for others.
+    """
+    named_axes: Sequence[Any]
+    if axes is not None:
+        named_axes = parse_several("axes", axes)
+    elif name.endswith("2"):
+        named_axes = (-2, -1)
+    else:
+        named_axes = range(-default_count, 0)
+    parsed_axes = parse_axes("axes", named_axes, ndim)
+    if not parsed_axes:
+        raise_invalid("axes", (), "at least one axis")
+    return parsed_axes
 
 
 def parse_several(argument: str, value: Any) -> tuple[Any, ...]:
@@ -650,16 +735,16 @@ def transform_spec(
     other_digits = []
     for axis, given_length, axis_order in zip(axes, given_lengths, orders, strict=True):
         axis_digits = named_digits.get(axis)
-        length = _checked_length(
+        input_axis = _InputAxis(
             axis,
             size=shape[axis],
-            given_length=given_length,
             argument=argument,
             order=axis_order,
             is_spectrum=not forward,
             half=axis == halved_axis,
             digits=axis_digits,
         )
+        length = input_axis.length(given_length)
         lengths.append(length)
         if axis_digits is not None and axis_digits != transposed_digits(length):
             other_digits.append((axis, axis_digits))
@@ -691,84 +776,17 @@ def transform_spec(
     return replace(spec, windows_in=windows)
 
 
-def _checked_length(
-    axis: int,
-    size: int,
-    given_length: SupportsIndex | None,
-    argument: str,
-    order: Order,
-    is_spectrum: bool,
-    half: bool,
-    digits: tuple[int, ...] | None,
-) -> int:
-    """Return the length of the transform along an axis of the input.
-
-    Parameters
-    ----------
-    axis, size : int
-        Axis of the array, and its size there.
-    given_length : int or None
-        Length that the caller gave.
-    argument : str
-        Name of the argument with the lengths.
-    order : {"natural", "transposed"}
-        Order of the spectrum along the axis.
-    is_spectrum, half : bool
-        Whether the array is a spectrum, and whether it has half of one along this axis.
-    digits : tuple of int or None
-        Digits that the caller gave.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        If the axis cannot have this length or these digits.
-    """
-    comes_transposed = is_spectrum and order == "transposed"
-    if given_length is not None:
-        length = parse_length(argument, given_length, size)
-    else:
-        length = _default_length(
-            argument,
-            size,
-            axis,
-            half,
-            comes_transposed,
-            digits,
-        )
-    if digits is not None:
-        _check_digits(
-            axis,
-            length,
-            order,
-            digits,
-        )
-    if comes_transposed:
-        _check_places(
-            axis,
-            size,
-            length,
-            half,
-            digits,
-        )
-    return length
-
-
-def _parse_windows(
-    spec: TransformSpec, band: Any, band_index: Any
-) -> tuple[tuple[int, int, int], ...]:
-    """Return axis, start and count of the windows of a spectrum that bands name."""
+def _parse_windows(spec: TransformSpec, band: Any, band_index: Any) -> tuple[AxisWindow, ...]:
+    """Return the windows of a spectrum that have the frequencies of bands."""
     windows: dict[int, Window] = {}
-    orders = spec.orders_out if spec.is_forward else spec.orders_in
-    for argument, named in (("band", band), ("band_index", band_index)):
-        if named is None:
+    for argument, value in (("band", band), ("band_index", band_index)):
+        if value is None:
             continue
-        by_name = named
-        if len(spec.axes) == 1 and not isinstance(named, Mapping):
-            by_name = {spec.axes[0]: named}
-        parse_type(argument, by_name, Mapping, "a mapping of axis to a pair of limits")
+        by_name = _by_axis(argument, value, spec.axes, "a mapping of axis to a pair of limits")
         axes = parse_some(argument, by_name, spec.axes, len(spec.shape))
         for axis, limits in zip(axes, by_name.values(), strict=True):
-            order = orders[spec.axes.index(axis)]
+            order_in, order_out = spec.orders_of(axis)
+            order = order_out if spec.is_forward else order_in
             if order != "natural":
                 raise_invalid("order", order, f"'natural' for axis {axis}, which has a {argument}")
             if axis in windows:
@@ -776,12 +794,12 @@ def _parse_windows(
             spectrum = spec.spectrum(axis)
             parse = spectrum.parse_band if argument == "band" else spectrum.parse_indices
             windows[axis] = parse(limits)
-    return tuple((axis, start, count) for axis, (start, count) in sorted(windows.items()))
+    return axis_windows(windows)
 
 
 def _check_stored_bands(
     spec: TransformSpec,
-    windows: tuple[tuple[int, int, int], ...],
+    windows: tuple[AxisWindow, ...],
     argument: str,
     lengths: tuple[SupportsIndex | None, ...],
 ) -> None:
@@ -798,12 +816,13 @@ def _check_stored_bands(
     lengths : tuple of int or None
         The given length of each transformed axis.
     """
+    given_lengths = dict(zip(spec.axes, lengths, strict=True))
     for axis, _, count in windows:
-        if lengths[spec.axes.index(axis)] in (None, -1):
+        if given_lengths[axis] in (None, -1):
             allowed = f"the length of axis {axis}, which a band of its spectrum does not tell"
             raise_invalid(argument, None, allowed)
         size = spec.shape[axis]
         if size != count:
-            length = spec.lengths[spec.axes.index(axis)]
+            length = spec.length_of(axis)
             allowed = f"{count} entries, as many as the band has of a spectrum of length {length}"
             raise_invalid("a", f"axis {axis} of length {size}", allowed)

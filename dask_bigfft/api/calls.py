@@ -89,12 +89,13 @@ def transforms_by(
 
 def _with_shared_parts(text: str, parameters: Mapping[str, Any]) -> str:
     """Return a docstring with the sections of the docstring of `transform`."""
-    _, heading, rest = inspect.cleandoc(transform.__doc__ or "").partition("Parameters\n")
-    described, returns, results = rest.partition("\nReturns\n")
-    entries = re.split(r"\n(?=\w)", described)
-    used = [entry for entry in entries if entry.split(" ")[0] in parameters]
+    shared_text = inspect.cleandoc(transform.__doc__ or "")
+    _, heading, sections = shared_text.partition("Parameters\n")
+    all_parameters, returns, results = sections.partition("\nReturns\n")
+    entries = re.split(r"\n(?=\w)", all_parameters)
+    own_entries = [entry for entry in entries if entry.split(" ")[0] in parameters]
     summary, title, examples = text.partition("Examples\n--------\n")
-    shared = "\n".join([f"{heading}----------", *used]) + returns + results
+    shared = "\n".join([f"{heading}----------", *own_entries]) + returns + results
     return f"{summary}{shared}\n\n{title}{examples}\n"
 
 
@@ -273,7 +274,7 @@ def transform_as_planned(
     lengths: Any,
     axes: Any,
     norm: Any,
-    given: Plan,
+    plan: Plan,
 ) -> da.Array:
     """Return the lazy result of a transform by a plan that was made before.
 
@@ -283,35 +284,33 @@ def transform_as_planned(
         If the plan is for another transform, or other chunks.
     """
     allowed = f"one for {name} of {array.shape} in chunks {array.chunks}"
-    given_text = f"{given.spec.name} of {given.spec.shape}"
+    spec = plan.spec
     raise_other = partial(
         raise_invalid,
         "plan",
-        given_text,
+        f"{spec.name} of {spec.shape}",
         allowed,
     )
     axis_count = 1
     if takes_axes(name):
         axis_count = array.ndim if axes is None else len(axes)
-    if len(given.spec.axes) != axis_count:
+    if len(spec.axes) != axis_count:
         raise_other()
     array = parse_array(array, name)
-    order = given.spec.orders_out if given.spec.sign < 0 else given.spec.orders_in
-    digits = dict(given.spec.digits)
     expected = make_plan(
         array,
         name,
         lengths,
         axes,
         norm,
-        order=order,
-        digits=digits,
+        order=spec.orders_out if spec.sign < 0 else spec.orders_in,
+        digits=dict(spec.digits),
     )
+    unnamed_spec = replace(spec, name="", dims=())
     expected_spec = replace(expected.spec, name="", dims=())
-    given_spec = replace(given.spec, name="", dims=())
-    if given_spec != expected_spec or given.source != expected.source:
+    if unnamed_spec != expected_spec or plan.source != expected.source:
         raise_other()
-    return _lazily(array, given)
+    return _lazily(array, plan)
 
 
 def _lazily(
@@ -520,14 +519,19 @@ def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
         Plan for this array.
     """
     shifted = origin(array)
-    offsets = None if shifted is None else shift_of(shifted.plan)
-    if shifted is None or offsets is None:
+    if shifted is None:
+        return array, plan
+    offsets = shift_of(shifted.plan)
+    if offsets is None:
         return array, plan
     # Only the shifted blocks may be overwritten, and neither padding nor a band is shifted.
     if plan.overwrite or plan.spec.windows_in:
         return array, plan
     if not all(is_whole(plan.source.axes[axis]) for axis in offsets):
         return array, plan
+    # A shift that stores value k first is undone by one that stores value N - k first.
     before = {axis: array.shape[axis] - first for axis, first in offsets.items()}
-    plan_with_shift = shifted_plan(plan, before, {})
-    return (shifted.array, plan_with_shift) if plan_with_shift.fits_memory else (array, plan)
+    plan_of_source = shifted_plan(plan, before, {})
+    if not plan_of_source.fits_memory:
+        return array, plan
+    return shifted.array, plan_of_source

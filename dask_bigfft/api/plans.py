@@ -1,7 +1,7 @@
 """From the arguments of a transform to its plan."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import dask.array as da
@@ -28,7 +28,7 @@ from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.machine import environment
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import DeviceProfile
-from dask_bigfft.planner.request import Machine, Request
+from dask_bigfft.planner.request import DeviceChoice, Machine, Request
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
 from dask_bigfft.planner.strategies import (
     PlannerSettings,
@@ -337,6 +337,61 @@ def _machine_of(a: da.Array, memory_limit: int | None, is_resumable: bool) -> Ma
     return replace(machine, shared=False) if is_resumable else machine
 
 
+@dataclass(frozen=True)
+class _Search:
+    """Search for the best plan of a request, by measurements or by the model.
+
+    Parameters
+    ----------
+    spec : TransformSpec
+        The transform.
+    settings : PlannerSettings
+        Settings of the planner.
+    kernels : tuple of str or None
+        FFT libraries to measure plans with; None takes the cheapest plan by the model.
+    works_inside : bool
+        Whether rounds may write into the blocks of the input.
+    """
+
+    spec: TransformSpec
+    settings: PlannerSettings
+    kernels: tuple[str, ...] | None
+    works_inside: bool
+
+    def __call__(self, request: Request, machine: Machine) -> Plan:
+        """Return the best plan for a request on a machine."""
+        if request.device == "hybrid" and not machine.gpus:
+            request = replace(request, device="cpu")  # no worker has a device
+        is_set_by_hand = request.device == "hybrid" and self.settings.cpu_share is not None
+        if not self.kernels or is_set_by_hand:
+            return self._by_model(request, machine)
+
+        from dask_bigfft.machine.tuner import SHARE, tuned
+
+        measured_plan = tuned(
+            self.spec,
+            request,
+            machine,
+            self.kernels,
+        )
+        if measured_plan is not None:
+            return measured_plan
+        plan = self._by_model(request, machine)
+        percent = f"{100 * SHARE:.0f} %"
+        text = f"not measured: array and result take more than {percent} of the memory"
+        return replace(plan, reason=f"{plan.reason}; {text}")
+
+    def _by_model(self, request: Request, machine: Machine) -> Plan:
+        """Return the cheapest plan by the model."""
+        return find_plan_by_model(
+            self.spec,
+            request,
+            machine,
+            self.settings,
+            has_slabs=all_segmented if self.works_inside else None,
+        )
+
+
 def _chosen_plan(
     spec: TransformSpec,
     request: Request,
@@ -361,39 +416,12 @@ def _chosen_plan(
         If no plan meets the memory limit.
     """
     settings = _planner_settings(request)
-    works_inside = may_overwrite and machine.workers == 1
-
-    def search(request: Request, machine: Machine) -> Plan:
-        """Return the best plan for a request: by measurement, else by the model."""
-        if request.device == "hybrid" and not machine.gpus:
-            request = replace(request, device="cpu")  # no worker has a device
-        is_set_by_hand = request.device == "hybrid" and settings.cpu_share is not None
-        measures = bool(kernels) and not is_set_by_hand
-        if kernels and measures:
-            from dask_bigfft.machine.tuner import SHARE, tuned
-
-            measured_plan = tuned(
-                spec,
-                request,
-                machine,
-                kernels,
-            )
-            if measured_plan is not None:
-                return measured_plan
-        has_slabs = all_segmented if works_inside else None
-        plan = find_plan_by_model(
-            spec,
-            request,
-            machine,
-            settings,
-            has_slabs,
-        )
-        if not measures:
-            return plan
-        percent = f"{100 * SHARE:.0f} %"
-        text = f"not measured: array and result take more than {percent} of the memory"
-        return replace(plan, reason=f"{plan.reason}; {text}")
-
+    search = _Search(
+        spec,
+        settings,
+        kernels,
+        works_inside=may_overwrite and machine.workers == 1,
+    )
     machine_with_gpus = _with_gpus(machine, request)
     gpu_machine = machine_with_gpus
     if request.device == "hybrid":
@@ -428,14 +456,11 @@ def _planner_settings(request: Request) -> PlannerSettings:
 
 
 def _with_gpus(machine: Machine, request: Request) -> Machine:
-    """Return the machine with the number of GPUs of each process that a plan may use.
+    """Return the machine with the GPUs of each process that a plan may use, and their usable bytes.
 
-    On a cluster this is the smallest number that a worker has reported. Hybrid plans take the
-    largest number, because each worker uses its own GPUs. Workers that have not reported are
-    assumed to have the GPUs that the request needs.
+    Machines whose blocks are on GPUs are returned unchanged.
     """
-    device = request.device
-    if device == "cpu" or machine.holding:
+    if request.device == "cpu" or machine.holding:
         return machine
     limits = [nbytes for nbytes in (request.device_nbytes, known_nbytes()) if nbytes is not None]
     if limits:
@@ -443,14 +468,21 @@ def _with_gpus(machine: Machine, request: Request) -> Machine:
         for profile in machine.profile.devices or (DeviceProfile(),):
             devices.append(replace(profile, nbytes=min(profile.nbytes, *limits)))
         machine = replace(machine, profile=replace(machine.profile, devices=tuple(devices)))
+    return replace(machine, gpus=_usable_gpus(request.device))
+
+
+def _usable_gpus(device: DeviceChoice) -> int:
+    """Return the number of GPUs of each process that a plan for a device may use.
+
+    On a cluster this is the smallest number that a worker has reported, but at least one for
+    "gpu". Hybrid plans take the largest number, because each worker uses its own GPUs. If no worker
+    has reported, they assume one.
+    """
     client = running_client()
     if client is None:
-        return replace(machine, gpus=device_count())
+        return device_count()
     counts = environment.workers_devices(workers_of(client).values())  # in ascending order
     if device == "hybrid":
-        reported = counts[-1:]
-        assumed = int(not counts)
-    else:
-        reported = counts[:1]
-        assumed = int(device == "gpu")
-    return replace(machine, gpus=max([assumed, *reported]))
+        return counts[-1] if counts else 1
+    least = 1 if device == "gpu" else 0
+    return max(counts[0], least) if counts else least

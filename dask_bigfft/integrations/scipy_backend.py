@@ -105,5 +105,5 @@ def _transform(name: str, call: inspect.BoundArguments, plan: Any) -> da.Array:
         lengths=lengths,
         axes=axes,
         norm=norm,
-        given=plan,
+        plan=plan,
     )

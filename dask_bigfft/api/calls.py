@@ -529,7 +529,8 @@ def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
         return array, plan
     if not all(is_whole(plan.source.axes[axis]) for axis in offsets):
         return array, plan
-    # A shift that stores value k first is undone by one that stores value N - k first.
+    # The shifted array begins with value `first` of its source, so that the source begins with
+    # value N - `first` of the shifted array.
     before = {axis: array.shape[axis] - first for axis, first in offsets.items()}
     plan_of_source = shifted_plan(plan, before, {})
     if not plan_of_source.fits_memory:

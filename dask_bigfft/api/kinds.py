@@ -44,7 +44,6 @@ def keeps_kind(function: Callable[P, Result]) -> Callable[P, Result]:
 
     Its results are arrays of dask-array if one of its arguments is.
     """
-
     untyped_function: Any = function  # a stand-in has another type than its source
 
     @wraps(function)

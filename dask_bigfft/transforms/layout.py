@@ -100,7 +100,7 @@ class Range:
         >>> Range(4, 4, 7, -2).within(2, 6)
         (5, 7, 5, -2)
         """
-        # Numbers of the first value in the interval, and of the first value behind it.
+        # Value j is inside if begin <= place + j*step < end. The bounds of j are rounded up.
         if self.step > 0:
             first = -(-(begin - self.place) // self.step)
             stop = -(-(end - self.place) // self.step)
@@ -372,7 +372,8 @@ def scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
     for end in itertools.accumulate(chunks):
         bounds.append(round(end * size / total))
     widths = [high - low for low, high in itertools.pairwise(bounds)]
-    return tuple(width for width in widths if width > 0) or (size,)
+    widths = [width for width in widths if width > 0]
+    return tuple(widths) if widths else (size,)
 
 
 def plain(size: int, chunks: Chunks) -> AxisLayout:
@@ -415,15 +416,16 @@ def _flattened(axis: AxisLayout) -> AxisLayout | None:
     """Return an axis in one group; None if its blocks are no intervals of its flattened digits."""
     groups = axis.groups
     cut_places = [place for place, group in enumerate(groups) if len(group.chunks) > 1]
-    last_cut = cut_places[-1] if cut_places else 0
+    last_cut = max(cut_places, default=0)
     outer_groups = groups[:last_cut]
     inner_groups = groups[last_cut + 1 :]
-    if any(set(group.chunks) != {1} for group in outer_groups):
-        return None
-    if len(groups) > 1 and not all(map(_is_whole, groups)):
+    in_single_values = all(set(group.chunks) == {1} for group in outer_groups)
+    is_whole = len(groups) == 1 or all(map(_is_whole, groups))
+    if not in_single_values or not is_whole:
         return None
     outer_size = math.prod(group.size for group in outer_groups)
     inner_size = math.prod(group.size for group in inner_groups)
+    # The chunks of the cut group repeat for each value of the groups before it.
     lengths = [length * inner_size for length in groups[last_cut].chunks]
     flat_group = Group(
         axis.digits,
@@ -484,7 +486,9 @@ def sub_radices(digit: Digit, points: tuple[int, ...]) -> tuple[int, ...]:
     high = digit.stride * digit.radix
     own_points = [point for point in points if low <= point <= high]
     radices = [outer // inner for inner, outer in itertools.pairwise(own_points)]
-    return tuple(reversed(radices)) or (digit.radix,)
+    if not radices:  # of a digit of one value, or of none
+        return (digit.radix,)
+    return tuple(reversed(radices))
 
 
 def common_digits(group: Group, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:
@@ -505,6 +509,9 @@ def common_digits(group: Group, points: dict[int, tuple[int, ...]]) -> list[tupl
 
 def stored_order(digits: Sequence[Digit], variant: str, order: str) -> list[Digit]:
     """Return the digits of an axis in the order of a variant, outermost first.
+
+    Digits of the axis before its transform are input digits, and those of later stages are output
+    digits. Digits of one stage alone are output digits, unless they are those of the input array.
 
     Parameters
     ----------
@@ -531,13 +538,13 @@ def stored_order(digits: Sequence[Digit], variant: str, order: str) -> list[Digi
     outputs.sort(key=lambda digit: (digit.stage, digit.stride))
     if variant == "auto":
         variant = "dif" if order == "transposed" else "stockham"
-    if variant == "dif":
-        return outputs + inputs
-    if variant == "stockham":
-        return inputs + outputs[::-1]
-    if variant == "dit":
-        return inputs[::-1] + outputs[::-1]
-    return inputs + outputs
+    orders = {
+        "dif": outputs + inputs,
+        "dit": inputs[::-1] + outputs[::-1],
+        "stockham": inputs + outputs[::-1],
+        "pease": inputs + outputs,
+    }
+    return orders[variant]
 
 
 #: Bytes of a tile. It should stay in a core's cache from gather to store, and be wide enough for a
@@ -667,12 +674,14 @@ def flat_digits(
     [3, 4]
     """
     if order == "natural":
-        digits = (length,)
+        radices: tuple[int, ...] = (length,)
     elif digits is None:
-        digits = transposed_digits(length)
+        radices = transposed_digits(length)
+    else:
+        radices = digits
     stride = 1
     stored_digits = []
-    for number, radix in enumerate(digits):
+    for number, radix in enumerate(radices):
         is_halved = real and number == 0
         digit = Digit(
             stage,

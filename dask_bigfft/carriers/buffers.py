@@ -21,7 +21,7 @@ from dask_bigfft.kernels.libraries import same_memory
 from dask_bigfft.kernels.views import prefault
 from dask_bigfft.memory import allocate
 from dask_bigfft.transforms.layout import Layout
-from dask_bigfft.transforms.rounds import place_of
+from dask_bigfft.transforms.shared_layouts import place_of
 
 Values = TypeVar("Values")
 

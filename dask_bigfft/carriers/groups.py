@@ -8,7 +8,7 @@ import numpy as np
 
 from dask_bigfft.arrays import Block
 from dask_bigfft.planner.stages import Exchange
-from dask_bigfft.transforms.rounds import AxisComponents, axis_components
+from dask_bigfft.transforms.exchanges import AxisComponents, axis_components
 
 
 class Groups:

@@ -28,7 +28,7 @@ from dask_bigfft.gpu import dispatch
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.stages import SharedAxis
-from dask_bigfft.transforms.rounds import shared_blocks
+from dask_bigfft.transforms.shared_layouts import shared_blocks
 
 
 class Shared(Carrier):

@@ -14,7 +14,7 @@ from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.kernels.copies import CopyTable, Segments
 from dask_bigfft.kernels.views import host_table, prefault
 from dask_bigfft.memory import allocate
-from dask_bigfft.transforms.rounds import packed_dtype
+from dask_bigfft.transforms.exchanges import packed_dtype
 
 #: Factor of the checksum of a shard's indices in the checksum of the shard.
 NAMES = 0xD1342543DE82EF95

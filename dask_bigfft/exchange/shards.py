@@ -19,8 +19,8 @@ import numpy as np
 from dask_bigfft.arrays import Block, Ints
 from dask_bigfft.kernels.copies import Segments
 from dask_bigfft.tiles.pieces import Pieces, negated, negated_half, refined, stored
+from dask_bigfft.transforms.exchanges import Mirror
 from dask_bigfft.transforms.layout import AxisLayout, Layout, radix_points
-from dask_bigfft.transforms.rounds import Mirror
 
 #: Maximum number of cached pieces of one axis.
 MAX_CACHED_PIECES = 200_000

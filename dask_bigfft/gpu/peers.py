@@ -24,7 +24,7 @@ from dask_bigfft.events import emit
 from dask_bigfft.gpu.links import ArrayCopy, Gpus, TableCopy, array_copies, gpus
 from dask_bigfft.kernels.copies import Segments
 from dask_bigfft.planner.profile import DeviceProfile
-from dask_bigfft.transforms.rounds import packed_dtype
+from dask_bigfft.transforms.exchanges import packed_dtype
 
 #: Transports between GPUs.
 TRANSPORTS = ("host", "staged", "swap", "direct")

@@ -29,6 +29,7 @@ from dask_bigfft.planner.stages import (
     written_in_order,
 )
 from dask_bigfft.transforms.bands import windows_by_axis
+from dask_bigfft.transforms.exchanges import exchange_shape
 from dask_bigfft.transforms.factors import (
     balanced_split,
     divisors,
@@ -44,7 +45,7 @@ from dask_bigfft.transforms.layout import (
     flattened,
     plain_layout,
 )
-from dask_bigfft.transforms.rounds import Round, exchange_shape
+from dask_bigfft.transforms.rounds import Round
 from dask_bigfft.transforms.spec import TransformSpec
 from dask_bigfft.transforms.steps import AxisProgram, axis_program, operator_program
 

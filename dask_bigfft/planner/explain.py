@@ -14,8 +14,9 @@ from dask_bigfft.planner.plan import Plan, axis_letter
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.stages import Exchange
 from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES, TilePlan, apart, digit_of_step
+from dask_bigfft.transforms.exchanges import ExchangeShape, exchange_shape
 from dask_bigfft.transforms.layout import AxisLayout, Layout
-from dask_bigfft.transforms.rounds import ExchangeShape, Round, exchange_shape
+from dask_bigfft.transforms.rounds import Round
 from dask_bigfft.transforms.steps import Step
 
 #: Maximum line length.

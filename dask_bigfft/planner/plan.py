@@ -29,6 +29,7 @@ from dask_bigfft.planner.stages import (
     written_in_order,
 )
 from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
+from dask_bigfft.transforms.exchanges import Mirror
 from dask_bigfft.transforms.layout import (
     AxisLayout,
     Chunks,
@@ -38,7 +39,7 @@ from dask_bigfft.transforms.layout import (
     flattened,
     scaled,
 )
-from dask_bigfft.transforms.rounds import Mirror, Round, numbered, transformed
+from dask_bigfft.transforms.rounds import Round, numbered, transformed
 from dask_bigfft.transforms.spec import FactorSpec, TransformSpec, rearranged_spec
 from dask_bigfft.transforms.steps import (
     OPTIONAL,

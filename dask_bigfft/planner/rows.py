@@ -16,6 +16,7 @@ its blocks. No two tasks ever write to one chunk.
 import math
 from dataclasses import dataclass
 
+from dask_bigfft.transforms.exchanges import exchange_shape
 from dask_bigfft.transforms.factors import divisors
 from dask_bigfft.transforms.layout import (
     AxisLayout,
@@ -27,7 +28,6 @@ from dask_bigfft.transforms.layout import (
     radix_points,
     wide_chunks,
 )
-from dask_bigfft.transforms.rounds import exchange_shape
 
 #: Bytes of chunks that are decoded at a time, at least one chunk.
 DECODED = 8 << 20

@@ -24,8 +24,9 @@ from dask_bigfft.planner.stages import Exchange, Stage
 from dask_bigfft.planner.tile_plan import NARROWEST_NBYTES
 from dask_bigfft.tiles.program import program_of
 from dask_bigfft.tiles.way import BlockMemory, Price, Way, is_apart, price, way_of
+from dask_bigfft.transforms.exchanges import ExchangeShape
 from dask_bigfft.transforms.layout import tile_bytes_of
-from dask_bigfft.transforms.rounds import ExchangeShape, Round
+from dask_bigfft.transforms.rounds import Round
 
 #: Minimum shards of a connected group for which a shuffle between processes is faster than tasks.
 SHUFFLE_SHARDS = 64

@@ -19,19 +19,10 @@ import numpy as np
 
 from dask_bigfft.planner.tile_plan import LEAST_WRITTEN_NBYTES
 from dask_bigfft.tiles.program import program_of
+from dask_bigfft.transforms.exchanges import ExchangeShape, Mirror, exchange_shape, packed_dtype
 from dask_bigfft.transforms.layout import Layout
-from dask_bigfft.transforms.rounds import (
-    ExchangeShape,
-    Mirror,
-    Place,
-    Round,
-    exchange_shape,
-    fits,
-    packed_dtype,
-    place_of,
-    shared_layout_of,
-    transformed,
-)
+from dask_bigfft.transforms.rounds import Round, transformed
+from dask_bigfft.transforms.shared_layouts import Place, fits, place_of, shared_layout_of
 from dask_bigfft.transforms.spec import TransformSpec
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from dask_bigfft.exchange.gather import stored_regions, view_of
 from dask_bigfft.exchange.packing import IncrementalGather, fresh_block, pack, shard_sizes
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.transforms.rounds import packed_dtype
+from dask_bigfft.transforms.exchanges import packed_dtype
 
 
 class Moves:

@@ -28,6 +28,7 @@ from laws.law import plan
 
 from dask_bigfft import fft
 from dask_bigfft.testing.strategies import chunks_of, random_array, round_cases
+from dask_bigfft.transforms.exchanges import Mirror, axis_components, exchange_shape
 from dask_bigfft.transforms.layout import (
     AxisLayout,
     Digit,
@@ -37,7 +38,6 @@ from dask_bigfft.transforms.layout import (
     half,
     plain_layout,
 )
-from dask_bigfft.transforms.rounds import Mirror, axis_components, exchange_shape
 
 #: Source and target dtypes: compiled copies, NumPy's, and the cast that drops imaginary parts.
 DTYPES = [("f8", "f8"), ("f4", "c8"), ("c16", "c16"), ("i8", "f8"), ("c16", "f8"), ("i4", "c16")]

@@ -37,7 +37,7 @@ from dask_bigfft.machine import environment
 from dask_bigfft.memory.limits import configure_arena
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
-from dask_bigfft.planner.shifted import is_whole, rearranging_plan, shift_of, shifted_plan
+from dask_bigfft.planner.shifted import has_all_values, rearranging_plan, shift_of, shifted_plan
 from dask_bigfft.transforms.layout import Layout
 from dask_bigfft.transforms.spec import parse_name, parse_scale, takes_axes
 
@@ -527,7 +527,7 @@ def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
     # Only the shifted blocks may be overwritten, and neither padding nor a band is shifted.
     if plan.overwrite or plan.spec.windows_in:
         return array, plan
-    if not all(is_whole(plan.source.axes[axis]) for axis in offsets):
+    if not all(has_all_values(plan.source.axes[axis]) for axis in offsets):
         return array, plan
     # The shifted array begins with value `first` of its source, so that the source begins with
     # value N - `first` of the shifted array.

@@ -20,7 +20,7 @@ from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import TransformRecipe, transformed_array
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.shifted import is_whole, offsets_of, shifted_plan
+from dask_bigfft.planner.shifted import has_all_values, offsets_of, shifted_plan
 from dask_bigfft.transforms.bands import Window, axis_windows, windows_by_axis
 from dask_bigfft.transforms.layout import half
 from dask_bigfft.transforms.spec import TransformSpec
@@ -278,7 +278,7 @@ def _shifted_like(plan: Plan, part_plan: Plan) -> Plan | None:
     if not offsets:
         return part_plan
     axes = part_plan.source.axes
-    if not all(axis in plan.spec.axes and is_whole(axes[axis]) for axis in offsets):
+    if not all(axis in plan.spec.axes and has_all_values(axes[axis]) for axis in offsets):
         return None
     shifted = shifted_plan(part_plan, offsets, {})
     return shifted if shifted.fits_memory else None

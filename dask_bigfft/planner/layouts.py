@@ -90,7 +90,7 @@ def _cut_as(group: Group) -> _Cut:
     """Return a group with its chunks."""
     return _Cut(
         group.digits,
-        group.bounds[-1],
+        group.stored,
         group.chunks,
         False,
         group.offset,
@@ -146,7 +146,7 @@ def _windowed(digits: tuple[Digit, ...], before: AxisLayout, window: Window) -> 
     start, count = window
     group = before.groups[0]
     same_digits = before.groups == (Group(digits, group.chunks, start),)
-    if same_digits and group.bounds[-1] == count:
+    if same_digits and group.stored == count:
         chunks = group.chunks
     else:
         chunks = even_chunks(count, before.blocks)
@@ -565,7 +565,7 @@ class BlockCutter:
             group = before.axes[axis].groups[0]
             if group.digits != (steps[axis].source,):
                 continue
-            window = (group.offset, group.bounds[-1])
+            window = (group.offset, group.stored)
             if parts.has_negatives:
                 window = with_negatives(window, group.size)
             start, count = window
@@ -758,7 +758,7 @@ class BlockCutter:
         if program.axis not in self.bands:
             return None
         groups = self._in_band(before, program).groups
-        if not any(group.offset or group.bounds[-1] < group.size for group in groups):
+        if not any(group.offset or group.stored < group.size for group in groups):
             return None
         return [_cut_as(group) for group in groups]
 
@@ -784,7 +784,7 @@ def _with_window(axis: AxisLayout, digit: Digit, window: Window) -> AxisLayout:
     start, count = window
     groups: list[Group] = []
     for group in axis.groups:
-        is_stored = group.offset == start and group.bounds[-1] == count
+        is_stored = group.offset == start and group.stored == count
         if group.digits == (digit,) and not is_stored:
             group = Group((digit,), (count,), start)
         groups.append(group)
@@ -808,4 +808,4 @@ def _holds(
     count: int,
 ) -> bool:
     """Return True if a group stores a window of some digits."""
-    return (group.digits, group.offset, group.bounds[-1]) == (digits, start, count)
+    return (group.digits, group.offset, group.stored) == (digits, start, count)

@@ -173,11 +173,11 @@ def _windows_of(group: Group, dim: int) -> Iterator[StoredWindow]:
 
     `dim` is the dimension of a block that has the digit when it is transformed back.
     """
-    if group.bounds[-1] < group.size:
+    if group.stored < group.size:
         yield StoredWindow(
             dim,
             group.offset,
-            group.bounds[-1],
+            group.stored,
             group.size,
         )
 

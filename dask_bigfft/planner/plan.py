@@ -728,7 +728,7 @@ def _of_samples(
         if len(groups) != 1 or groups[0].digits != program.source:
             continue
         (group,) = groups
-        if group.bounds[-1] != group.size:
+        if group.stored != group.size:
             own_chunks = scaled(group.chunks, factor.shape[program.axis])
             axes[program.axis] = AxisLayout((replace(group, chunks=own_chunks),))
     return Layout(tuple(axes))

@@ -290,7 +290,7 @@ def _is_even(group: Group) -> bool:
         return False
     if any(digit.is_partial for digit in group.digits):
         return False
-    return set(group.chunks[:-1]) <= {length} and group.bounds[-1] == group.size
+    return set(group.chunks[:-1]) <= {length} and group.stored == group.size
 
 
 def row_factors(n: int, room: int, row: int) -> list[tuple[int, int]]:

@@ -86,12 +86,12 @@ def rolled(layout: Layout, offsets: Offsets) -> Layout:
     return Layout(tuple(axes))
 
 
-def is_whole(axis: AxisLayout) -> bool:
-    """Return whether an axis of an input has one group of digits without padding."""
+def has_all_values(axis: AxisLayout) -> bool:
+    """Return whether an axis of an input has one group of digits, neither padded nor cropped."""
     if len(axis.groups) != 1:
         return False
     (group,) = axis.groups
-    return group.bounds[-1] == group.size
+    return group.stored == group.size
 
 
 def shifted_plan(plan: Plan, before: Offsets, after: Offsets) -> Plan:

@@ -17,10 +17,13 @@ import numpy as np
 from dask_bigfft.arrays import Ints
 from dask_bigfft.transforms.layout import (
     AxisLayout,
+    Digit,
     Group,
     Layout,
     common_digits,
+    plain,
     radix_points,
+    whole,
 )
 
 
@@ -44,36 +47,6 @@ def packed_dtype(source: np.dtype[Any], target: np.dtype[Any]) -> np.dtype[Any]:
     (dtype('float32'), dtype('float32'))
     """
     return target if source.kind == "c" and target.kind != "c" else source
-
-
-def _extents(layout: AxisLayout, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:
-    """Return stage, stride and extent in a full block of each common digit, in stored order."""
-    extents: list[tuple[int, int, int]] = []
-    for group in layout.groups:
-        length = max(group.chunks, default=0)
-        inner = 1  # values of the group per value of the digit
-        extents_inside_out = []
-        for stage, stride, size in reversed(common_digits(group, points)):
-            extent = min(size, -(-length // inner))
-            extents_inside_out.append((stage, stride, max(1, extent)))
-            inner *= max(1, size)
-        extents_inside_out.reverse()
-        extents += extents_inside_out
-    return extents
-
-
-@lru_cache(maxsize=1024)
-def _paired_extents(source: AxisLayout, target: AxisLayout) -> tuple[tuple[int, int], ...]:
-    """Return extents of common digits in full blocks before and after, innermost first."""
-    points = radix_points(source, target)
-    extents_after = {}
-    for stage, stride, extent in _extents(target, points):
-        extents_after[stage, stride] = extent
-    pairs = []
-    for stage, stride, extent in reversed(_extents(source, points)):
-        extent_after = extents_after.get((stage, stride), extent)
-        pairs.append((extent, extent_after))
-    return tuple(pairs)
 
 
 @dataclass(frozen=True)
@@ -127,13 +100,14 @@ def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
     largest = 1
     for before, after in reversed(pairs):
         for extent_before, extent_after in _paired_extents(before, after):
-            shard = min(extent_before, extent_after)
-            fan_in *= -(-extent_after // shard)
+            extent = min(extent_before, extent_after)  # of a shard
+            fan_in *= -(-extent_after // extent)
             elements *= extent_after
-            largest *= shard
+            largest *= extent
+            # A run goes on to the next digit outwards if it has all of this one in its block.
             if not run_has_ended:
-                width *= shard
-                run_has_ended = shard < extent_before
+                width *= extent
+                run_has_ended = extent < extent_before
     return ExchangeShape(
         fan_in=1 if local else min(fan_in, source.blocks),
         runs=max(1, elements // width) if width else 0,
@@ -144,6 +118,38 @@ def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
         local=local,
         largest=largest,
     )
+
+
+@lru_cache(maxsize=1024)
+def _paired_extents(source: AxisLayout, target: AxisLayout) -> tuple[tuple[int, int], ...]:
+    """Return extents of common digits in full blocks before and after, innermost first.
+
+    >>> rows = AxisLayout((whole(Digit(0, 4, 2, 2)), whole(Digit(0, 1, 4, 4))))
+    >>> _paired_extents(plain(8, (2, 2, 2, 2)), rows)
+    ((2, 4), (1, 2))
+    """
+    points = radix_points(source, target)
+    extents_after = {}
+    for stage, stride, extent in _extents(target, points):
+        extents_after[stage, stride] = extent
+    pairs = []
+    for stage, stride, extent in _extents(source, points):
+        extent_after = extents_after.get((stage, stride), extent)
+        pairs.append((extent, extent_after))
+    return tuple(pairs)
+
+
+def _extents(layout: AxisLayout, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:
+    """Return stage, stride and extent in a full block of each common digit, innermost first."""
+    extents: list[tuple[int, int, int]] = []
+    for group in reversed(layout.groups):
+        length = max(group.chunks, default=0)
+        inner = 1  # values of the group per value of the digit
+        for stage, stride, size in reversed(common_digits(group, points)):
+            extent = min(size, -(-length // inner))
+            extents.append((stage, stride, max(1, extent)))
+            inner *= max(1, size)
+    return extents
 
 
 def _shift_fan_in(pairs: Sequence[tuple[AxisLayout, AxisLayout]]) -> int:
@@ -182,14 +188,19 @@ class AxisComponents:
     def one_to_one(self) -> bool:
         """True if every group has at most one block on either side."""
         for group_of in (self.of_source, self.of_target):
-            block_counts = np.bincount(group_of[group_of >= 0], minlength=1)
+            used_groups = group_of[group_of >= 0]
+            block_counts = np.bincount(used_groups, minlength=1)
             if block_counts.max() > 1:
                 return False
         return True
 
 
 def _members(group_of: Ints, count: int) -> tuple[tuple[int, ...], ...]:
-    """Return the blocks of each group."""
+    """Return the blocks of each of `count` groups, given the group of each block.
+
+    >>> _members(np.array([0, 1, -1, 0]), 2)
+    ((0, 3), (1,))
+    """
     members: list[list[int]] = [[] for _ in range(count)]
     for block, group in enumerate(group_of.tolist()):
         if group >= 0:
@@ -197,8 +208,75 @@ def _members(group_of: Ints, count: int) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, members))
 
 
+@lru_cache(maxsize=256)
+def axis_components(source: AxisLayout, target: AxisLayout) -> AxisComponents:
+    """Return the connected groups of an exchange along one axis.
+
+    Groups of digits with the same chunks in both layouts separate the blocks. All other blocks are
+    assumed to be connected, so the result may be coarser than necessary.
+    """
+    if any(group.arrangement for group in (*source.groups, *target.groups)):
+        of_source = np.zeros(source.blocks, np.int64)
+        of_target = np.zeros(target.blocks, np.int64)
+        return AxisComponents(1, of_source, of_target)
+    source = unflattened(source)
+    target = unflattened(target)
+    has_one_dim = len(source.groups) == len(target.groups) == 1
+    if has_one_dim and source.digits == target.digits:
+        return _interval_components(source.groups[0], target.groups[0])
+    separating = []
+    for group in source.groups:
+        if len(group.chunks) > 1 and group in target.groups:
+            separating.append(group)
+    count = math.prod(len(group.chunks) for group in separating)
+    of_source = _numbers_in(separating, source)
+    of_target = _numbers_in(separating, target)
+    return AxisComponents(count, of_source, of_target)
+
+
+def unflattened(layout: AxisLayout) -> AxisLayout:
+    """Return the layout with groups of several digits split where the chunks allow it.
+
+    >>> flat = Group((Digit(1, 1, 3, 3), Digit(1, 3, 4, 4)), (4, 8))
+    >>> [group.chunks for group in unflattened(AxisLayout((flat,))).groups]
+    [(1, 2), (4,)]
+    """
+    groups: list[Group] = []
+    for group in layout.groups:
+        groups += _split_group(group)
+    return AxisLayout(tuple(groups))
+
+
+def _split_group(group: Group) -> list[Group]:
+    """Return a group for each digit if the chunks cut only the outermost one, else the group."""
+    outer, *inner_digits = group.digits
+    if not inner_digits or not group.is_whole:
+        return [group]
+    width = math.prod(digit.size for digit in inner_digits)
+    if any(chunk % width for chunk in group.chunks):
+        return [group]
+    outer_chunks = tuple(chunk // width for chunk in group.chunks)
+    return [Group((outer,), outer_chunks), *map(whole, inner_digits)]
+
+
+def _numbers_in(separating: Sequence[Group], layout: AxisLayout) -> Ints:
+    """Return the number of each block among the chunks of some groups of digits, row-major."""
+    chunks = np.indices(layout.grid).reshape(len(layout.grid), -1)
+    numbers = np.zeros(layout.blocks, np.int64)
+    for group in separating:
+        place = layout.groups.index(group)
+        numbers = numbers * len(group.chunks) + chunks[place]
+    return numbers
+
+
 def _interval_components(source: Group, target: Group) -> AxisComponents:
-    """Return the groups of two cuts of the same flattened digits, split at common bounds."""
+    """Return the groups of two cuts of the same flattened digits, split at common bounds.
+
+    >>> digits = (Digit(0, 1, 8, 8),)
+    >>> components = _interval_components(Group(digits, (4, 4)), Group(digits, (2, 2, 4)))
+    >>> components.sources, components.targets
+    (((0,), (1,)), ((0, 1), (2,)))
+    """
     if source.offset != target.offset:
         return _rolled_components(source, target)
     size = source.size
@@ -246,68 +324,3 @@ def _rolled_components(source: Group, target: Group) -> AxisComponents:
     of_source = np.where(has_values, groups_of(source_cuts), -1)
     of_target = groups_of(target_cuts)
     return AxisComponents(count, of_source, of_target)
-
-
-def unflattened(layout: AxisLayout) -> AxisLayout:
-    """Return the layout with groups of several digits split where the chunks allow it.
-
-    >>> flat = Group((Digit(1, 1, 3, 3), Digit(1, 3, 4, 4)), (4, 8))
-    >>> [group.chunks for group in unflattened(AxisLayout((flat,))).groups]
-    [(1, 2), (4,)]
-    """
-    groups: list[Group] = []
-    for group in layout.groups:
-        groups += _split_group(group)
-    return AxisLayout(tuple(groups))
-
-
-def _split_group(group: Group) -> list[Group]:
-    """Return a group for each digit if the chunks cut only the outermost one, else the group."""
-    outer, *inner_digits = group.digits
-    is_whole = group.offset == 0 and group.bounds[-1] == group.size
-    if not inner_digits or not is_whole:
-        return [group]
-    width = math.prod(digit.size for digit in inner_digits)
-    if any(chunk % width for chunk in group.chunks):
-        return [group]
-    outer_chunks = tuple(chunk // width for chunk in group.chunks)
-    groups = [Group((outer,), outer_chunks)]
-    for digit in inner_digits:
-        groups.append(Group((digit,), (digit.size,)))
-    return groups
-
-
-@lru_cache(maxsize=256)
-def axis_components(source: AxisLayout, target: AxisLayout) -> AxisComponents:
-    """Return the connected groups of an exchange along one axis.
-
-    Groups of digits with the same chunks in both layouts separate the blocks. All other blocks are
-    assumed to be connected, so the result may be coarser than necessary.
-    """
-    if any(group.arrangement for group in (*source.groups, *target.groups)):
-        of_source = np.zeros(source.blocks, np.int64)
-        of_target = np.zeros(target.blocks, np.int64)
-        return AxisComponents(1, of_source, of_target)
-    source = unflattened(source)
-    target = unflattened(target)
-    has_one_dim = len(source.groups) == len(target.groups) == 1
-    if has_one_dim and source.digits == target.digits:
-        return _interval_components(source.groups[0], target.groups[0])
-    separating = []
-    for group in source.groups:
-        if len(group.chunks) > 1 and group in target.groups:
-            separating.append(group)
-    count = math.prod(len(group.chunks) for group in separating)
-    of_source = _numbers_in(separating, source)
-    of_target = _numbers_in(separating, target)
-    return AxisComponents(count, of_source, of_target)
-
-
-def _numbers_in(separating: Sequence[Group], layout: AxisLayout) -> Ints:
-    """Return the number of each block among the chunks of some groups of digits, row-major."""
-    chunks = np.indices(layout.grid).reshape(len(layout.grid), -1)
-    numbers = np.zeros(layout.blocks, np.int64)
-    for group in separating:
-        place = layout.groups.index(group)
-        numbers = numbers * len(group.chunks) + chunks[place]
-    return numbers

@@ -145,6 +145,16 @@ class Group(HashedOnce):
         """Start of each chunk, and end of the last one."""
         return (0, *itertools.accumulate(self.chunks))
 
+    @property
+    def stored(self) -> int:
+        """Number of places in all chunks together."""
+        return self.bounds[-1]
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all values are stored from the first one on, without padding or cropping."""
+        return self.offset == 0 and self.stored == self.size
+
     def interval(self, chunk: int) -> tuple[int, int]:
         """Return the first and one-past-last place of a chunk that belong to the digits."""
         begin = min(self.bounds[chunk], self.size)
@@ -205,7 +215,7 @@ class AxisLayout(HashedOnce):
     @cached_property
     def size(self) -> int:
         """Number of elements stored along the axis, all blocks together."""
-        return math.prod(group.bounds[-1] for group in self.groups)
+        return math.prod(group.stored for group in self.groups)
 
     @cached_property
     def largest(self) -> int:
@@ -420,7 +430,7 @@ def _flattened(axis: AxisLayout) -> AxisLayout | None:
     outer_groups = groups[:last_cut]
     inner_groups = groups[last_cut + 1 :]
     in_single_values = all(set(group.chunks) == {1} for group in outer_groups)
-    is_whole = len(groups) == 1 or all(map(_is_whole, groups))
+    is_whole = len(groups) == 1 or all(group.is_whole for group in groups)
     if not in_single_values or not is_whole:
         return None
     outer_size = math.prod(group.size for group in outer_groups)
@@ -433,11 +443,6 @@ def _flattened(axis: AxisLayout) -> AxisLayout | None:
         offset=groups[0].offset,
     )
     return AxisLayout((flat_group,))
-
-
-def _is_whole(group: Group) -> bool:
-    """Return whether a group is stored from its first value on, neither padded nor cropped."""
-    return group.offset == 0 and group.bounds[-1] == group.size
 
 
 def whole(digit: Digit) -> Group:

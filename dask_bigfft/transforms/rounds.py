@@ -11,16 +11,32 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from dask_bigfft.transforms.bands import AxisBand
 from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, HashedOnce, Layout
 from dask_bigfft.transforms.steps import OPTIONAL, AxisProgram, Divisor, Step
 
 
+class WindowCut(NamedTuple):
+    """Slice of a dimension that belongs to a window.
+
+    Parameters
+    ----------
+    source, target : slice
+        Places in the dimension, and in the window.
+    is_added : bool
+        Whether the values are added to those in the window, instead of stored there.
+    """
+
+    source: slice
+    target: slice
+    is_added: bool
+
+
 @dataclass(frozen=True)
 class StoredWindow:
-    """Cyclic window of a dimension of a block, which alone is stored before or after a round.
+    """Cyclic window of a dimension of a block: of all its values, only these are stored.
 
     Parameters
     ----------
@@ -31,7 +47,8 @@ class StoredWindow:
     size : int
         Number of values of the dimension in the round.
     fold : (int, int) or None
-        Two places from the first value on, of which the first one gets the sum.
+        Two places from the first value on, whose values are added up. The sum is stored at the
+        first one of them. None if no values are added.
     """
 
     dim: int
@@ -46,34 +63,50 @@ class StoredWindow:
         return self.count / self.size
 
     @property
-    def cuts(self) -> list[tuple[slice, slice, bool]]:
-        """Slices of the dimension, their places in the window, and whether they are added there.
+    def cuts(self) -> list[WindowCut]:
+        """Slices of the dimension, from which the window is put together.
 
-        >>> [source for source, *_ in StoredWindow(0, first=3, count=4, size=5).cuts]
+        >>> [cut.source for cut in StoredWindow(0, first=3, count=4, size=5).cuts]
         [slice(3, 5, None), slice(0, 2, None)]
         """
         before_end = min(self.count, self.size - self.first)
         after_end = self.count - before_end
-        cuts = [(slice(self.first, self.first + before_end), slice(0, before_end), False)]
+        cuts = [
+            WindowCut(
+                source=slice(self.first, self.first + before_end),
+                target=slice(0, before_end),
+                is_added=False,
+            )
+        ]
         if after_end:
-            cuts.append((slice(0, after_end), slice(before_end, self.count), False))
+            cut_from_start = WindowCut(
+                source=slice(0, after_end),
+                target=slice(before_end, self.count),
+                is_added=False,
+            )
+            cuts.append(cut_from_start)
         if self.fold is not None:
             place, other_place = self.fold
             other = (self.first + other_place) % self.size
-            cuts.append((slice(other, other + 1), slice(place, place + 1), True))
+            folded_cut = WindowCut(
+                source=slice(other, other + 1),
+                target=slice(place, place + 1),
+                is_added=True,
+            )
+            cuts.append(folded_cut)
         return cuts
 
     @property
     def read(self) -> "StoredWindow":
-        """The window of all values that are stored or added to others."""
-        count = self.count
-        if self.fold is not None:
-            count = max(count, self.fold[1] + 1)
+        """The window of all values that are read: those stored, and those added to them."""
+        if self.fold is None:
+            return self
+        _, other_place = self.fold
         return StoredWindow(
             self.dim,
             self.first,
-            count,
-            self.size,
+            count=max(self.count, other_place + 1),
+            size=self.size,
         )
 
 
@@ -115,17 +148,18 @@ class Round(HashedOnce):
         for step in self.steps:
             dim = self.dim(step)
             group = groups[dim]
-            count = group.bounds[-1]
-            if group.offset == 0 and count == group.size:
-                continue  # all values are stored
+            if group.is_whole:
+                continue
             fold = None
             if step.axis in self.folded:
-                # Of half a spectrum the last frequency stands for its negative, too.
-                fold = (count - 1, count - 1) if step.target.is_partial else (0, count)
+                fold = (0, group.stored)
+                if step.target.is_partial:
+                    # Of half a spectrum the last frequency stands for its negative, too.
+                    fold = (group.stored - 1, group.stored - 1)
             window = StoredWindow(
                 dim,
                 first=group.offset,
-                count=count,
+                count=group.stored,
                 size=group.size,
                 fold=fold,
             )
@@ -170,12 +204,8 @@ class Round(HashedOnce):
         Products with transfer functions do not, nor do chirps of Bluestein's algorithm, nor real
         results of complex factors.
         """
-        if self.multiplies:
+        if self.multiplies or any(step.has_chirps for step in self.steps):
             return False
-        for step in self.steps:
-            has_chirp = step.chirp_in is not None or step.chirp_out is not None
-            if has_chirp or step.convolve is not None:
-                return False
         has_real_result = any(step.kind == "c2r" for step in self.steps)
         has_twiddles = any(step.twiddle is not None for step in self.steps)
         return not (has_real_result and has_twiddles)
@@ -234,10 +264,11 @@ def _with_digit(axis: AxisLayout, source: Digit, target: Digit) -> AxisLayout:
 Scale = Literal["none", "ortho", "full"]
 
 
-def _bearer(program: AxisProgram) -> Step:
-    """Return the best step for the division: the last chirp, the first twiddle or the last FFT.
+def _dividing_step(program: AxisProgram) -> Step:
+    """Return the step of an axis in which a division costs least.
 
-    In operators it is behind the product, which may not be linear.
+    This is the last chirp, else the first twiddle, because both multiply in any case. Otherwise it
+    is the last FFT. In operators it is behind the product, which may not be linear.
     """
     last = program.steps[-1]
     if last.chirp_out is not None:
@@ -314,14 +345,14 @@ def _divided_lengths(
     is_exact = scale == "full" and all(length & (length - 1) == 0 for length in lengths)
     is_one_call = len(rounds) == 1 and all(step.kind == "c2c" for step in rounds[0].steps)
     if is_exact or is_one_call:
-        return {_bearer(program): program.length for program in programs}
+        return {_dividing_step(program): program.length for program in programs}
 
     def cost(program: AxisProgram) -> tuple[bool, int]:
         """Return whether the division is an extra pass, and the number of rounds after it."""
-        step = _bearer(program)
+        step = _dividing_step(program)
         is_extra_pass = step.chirp_out is None and step.twiddle is None
         numbers = [number for number, round_ in enumerate(rounds) if step in round_.steps]
         return is_extra_pass, len(rounds) - 1 - numbers[-1]
 
     cheapest = min(programs, key=cost)
-    return {_bearer(cheapest): math.prod(lengths)}
+    return {_dividing_step(cheapest): math.prod(lengths)}

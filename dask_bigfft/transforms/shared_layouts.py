@@ -16,39 +16,80 @@ from dask_bigfft.transforms.exchanges import axis_components
 from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout, contiguous
 
 
-def merged(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
-    """Return the digits, with neighbours joined that form one digit of the index.
+def shared_layout_of(before: Layout, after: Layout, layout: Layout | None = None) -> Layout | None:
+    """Return the shared layout of two layouts, with a block for each connected group of both.
 
-    >>> merged((Digit(1, 4, 3, 3), Digit(1, 1, 4, 4)))
-    (Digit(stage=1, stride=1, size=12, radix=12),)
+    None if blocks of one of them are no views of its blocks. Only `layout` is tried if it is given,
+    because the blocks before are in a shared buffer already. A new one has its digits in the order
+    of the layout before, so that whole rows are written.
     """
-    result: list[Digit] = []
-    for digit in digits:
-        if result and _is_inner(digit, result[-1]):
-            outer = result.pop()
-            size = outer.size * digit.size
-            radix = outer.radix * digit.radix
-            digit = Digit(
-                digit.stage,
-                digit.stride,
-                size,
-                radix,
-            )
-        result.append(digit)
-    return tuple(result)
+    if layout is None:
+        shared_axes = list(map(_shared_axis, before.axes, after.axes))
+    else:
+        shared_axes = list(layout.axes)
+    axes = []
+    for shared_axis, axis_before, axis_after in zip(
+        shared_axes,
+        before.axes,
+        after.axes,
+        strict=True,
+    ):
+        if shared_axis is None:
+            return None
+        if not _fits(shared_axis, axis_before) or not _fits(shared_axis, axis_after):
+            return None
+        if axis_components(axis_before, axis_after).count != shared_axis.blocks:
+            return None
+        axes.append(shared_axis)
+    return Layout(tuple(axes))
 
 
-def _is_inner(digit: Digit, outer: Digit) -> bool:
-    """Return True if a digit and its outer neighbour form one digit of the index."""
-    follows = outer.stage == digit.stage and outer.stride == digit.stride * digit.radix
-    return follows and not digit.is_partial
+def _shared_axis(before: AxisLayout, after: AxisLayout) -> AxisLayout | None:
+    """Return the candidate for the shared layout of an axis; None if there is none.
+
+    It has the digits of the layout before. If both have the same dimensions, it is cut where both
+    are. If the layout after is flat, it is not cut, and has the digits in the order of the index.
+    """
+    if _has_same_dims(before, after):
+        bounds_after = {group.digits: group.bounds for group in after.groups}
+        groups = []
+        for group in before.groups:
+            common_bounds = sorted({*group.bounds} & {*bounds_after[group.digits]})
+            chunks = tuple(high - low for low, high in itertools.pairwise(common_bounds))
+            groups.append(Group(group.digits, chunks))
+        return AxisLayout(tuple(groups))
+    if len(after.groups) == 1:
+        outermost_first = sorted(before.groups, key=lambda group: -group.digits[0].stride)
+        return AxisLayout(tuple(Group(group.digits, (group.size,)) for group in outermost_first))
+    return None
+
+
+def fits(shared_layout: Layout, layout: Layout) -> bool:
+    """Return True if every block of a layout is a view of one block of the shared layout."""
+    return all(map(_fits, shared_layout.axes, layout.axes))
+
+
+@lru_cache(maxsize=1024)
+def _fits(shared_axis: AxisLayout, axis: AxisLayout) -> bool:
+    """Return True if every block of an axis is a view of one block of the shared axis.
+
+    With the same dimensions, the axis is cut wherever the shared axis is. Otherwise the axis is
+    flat, and its blocks are intervals of the one shared block.
+    """
+    if not all(map(_is_plain, (*shared_axis.groups, *axis.groups))):
+        return False
+    if not _has_same_dims(shared_axis, axis):
+        is_flat = len(axis.groups) == 1 and shared_axis.blocks == 1
+        return is_flat and merged(shared_axis.digits) == merged(axis.digits)
+    bounds = {group.digits: set(group.bounds) for group in axis.groups}
+    return all(bounds[group.digits].issuperset(group.bounds) for group in shared_axis.groups)
 
 
 def _is_plain(group: Group) -> bool:
     """Return True if a group stores each value once, in order, and without empty chunks."""
-    if group.offset or group.arrangement:
+    if group.arrangement or not group.is_whole:
         return False
-    return group.bounds[-1] == group.size and min(group.chunks, default=0) > 0
+    return min(group.chunks, default=0) > 0
 
 
 def _has_same_dims(a: AxisLayout, b: AxisLayout) -> bool:
@@ -58,63 +99,30 @@ def _has_same_dims(a: AxisLayout, b: AxisLayout) -> bool:
     return dims == other_dims and len(dims) == len(a.groups) == len(b.groups)
 
 
-@lru_cache(maxsize=1024)
-def _fits(shared_layout: AxisLayout, axis: AxisLayout) -> bool:
-    """Return True if every block of an axis layout is a view of one block of the shared layout."""
-    if not all(_is_plain(group) for group in (*shared_layout.groups, *axis.groups)):
-        return False
-    if not _has_same_dims(shared_layout, axis):
-        is_flat = len(axis.groups) == 1 and shared_layout.blocks == 1
-        return is_flat and merged(shared_layout.digits) == merged(axis.digits)
-    bounds = {group.digits: set(group.bounds) for group in axis.groups}
-    return all(bounds[group.digits].issuperset(group.bounds) for group in shared_layout.groups)
+def merged(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
+    """Return the digits, with neighbours joined that form one digit of the index.
 
-
-def fits(shared_layout: Layout, layout: Layout) -> bool:
-    """Return True if every block of a layout is a view of one block of the shared layout."""
-    return all(_fits(a, b) for a, b in zip(shared_layout.axes, layout.axes, strict=True))
-
-
-def shared_layout_of(before: Layout, after: Layout, layout: Layout | None = None) -> Layout | None:
-    """Return the shared layout of two layouts, with one block for each connected group, or None.
-
-    Only `layout` counts if the first blocks share it already. A new one has its digits in the order
-    of the first layout, so that whole rows are written.
+    >>> merged((Digit(1, 4, 3, 3), Digit(1, 1, 4, 4)))
+    (Digit(stage=1, stride=1, size=12, radix=12),)
     """
-    if layout is not None:
-        shared_axes: Sequence[AxisLayout | None] = layout.axes
-    else:
-        shared_axes = list(map(_shared_axis, before.axes, after.axes))
-    axes = []
-    for axis, a, b in zip(
-        shared_axes,
-        before.axes,
-        after.axes,
-        strict=True,
-    ):
-        if axis is None or not _fits(axis, a) or not _fits(axis, b):
-            return None
-        if axis_components(a, b).count != axis.blocks:
-            return None
-        axes.append(axis)
-    return Layout(tuple(axes))
+    joined: list[Digit] = []
+    for digit in digits:
+        if joined and _is_inner(digit, joined[-1]):
+            outer = joined.pop()
+            digit = Digit(
+                digit.stage,
+                digit.stride,
+                size=outer.size * digit.size,
+                radix=outer.radix * digit.radix,
+            )
+        joined.append(digit)
+    return tuple(joined)
 
 
-def _shared_axis(a: AxisLayout, b: AxisLayout) -> AxisLayout | None:
-    """Return the candidate for the shared layout of an axis, in the dimensions of the first."""
-    groups = []
-    if _has_same_dims(a, b):
-        bounds_after = {group.digits: group.bounds for group in b.groups}
-        for group in a.groups:
-            common_bounds = sorted({*group.bounds} & {*bounds_after[group.digits]})
-            chunks = tuple(high - low for low, high in itertools.pairwise(common_bounds))
-            groups.append(Group(group.digits, chunks))
-        return AxisLayout(tuple(groups))
-    if len(b.groups) == 1:  # flat: the digits in the order that they have there
-        for group in sorted(a.groups, key=lambda group: -group.digits[0].stride):
-            groups.append(Group(group.digits, (group.size,)))
-        return AxisLayout(tuple(groups))
-    return None
+def _is_inner(digit: Digit, outer: Digit) -> bool:
+    """Return True if a digit and its outer neighbour form one digit of the index."""
+    follows = outer.stage == digit.stage and outer.stride == digit.stride * digit.radix
+    return follows and not digit.is_partial
 
 
 @dataclass(frozen=True)
@@ -152,6 +160,37 @@ class Place:
         return contiguous(self.shape, extents)
 
 
+@lru_cache(maxsize=4096)
+def place_of(shared_layout: Layout, layout: Layout, block: Block) -> Place:
+    """Return the position of a block in its block of the shared layout, which it `fits`.
+
+    An axis with the same dimensions in both is cut in each of them. A flat axis is one dimension.
+    """
+    shape: list[int] = []
+    cuts: list[slice] = []
+    order: list[int] = []
+    for shared_axis, axis, number in zip(
+        shared_layout.axes,
+        layout.axes,
+        block,
+        strict=True,
+    ):
+        if not _has_same_dims(shared_axis, axis):
+            ((low, high),) = axis.intervals(number)
+            order.append(len(shape))
+            shape.append(shared_axis.size)
+            cuts.append(slice(low, high))
+            continue
+        dim_of = {}
+        chunks_and_cuts = _cuts(shared_axis, axis, number)
+        for group, (chunk, cut) in zip(shared_axis.groups, chunks_and_cuts, strict=True):
+            dim_of[group.digits] = len(shape)
+            shape.append(group.chunks[chunk])
+            cuts.append(cut)
+        order += [dim_of[group.digits] for group in axis.groups]
+    return Place(tuple(shape), tuple(cuts), tuple(order))
+
+
 def shared_blocks(shared_layout: Layout, layout: Layout) -> list[list[int]]:
     """Return the shared layout's block that contains each block of a layout, by axis."""
     numbers_of_axes = []
@@ -164,44 +203,18 @@ def shared_blocks(shared_layout: Layout, layout: Layout) -> list[list[int]]:
     return numbers_of_axes
 
 
-@lru_cache(maxsize=4096)
-def place_of(shared_layout: Layout, layout: Layout, block: Block) -> Place:
-    """Return the position of a block in its block of the shared layout, if it `fits`."""
-    shape: list[int] = []
-    cuts: list[slice] = []
-    order: list[int] = []
-    for shared_axis, axis, number in zip(
-        shared_layout.axes,
-        layout.axes,
-        block,
-        strict=True,
-    ):
-        first_dim = len(shape)
-        if not _has_same_dims(shared_axis, axis):
-            ((low, high),) = axis.intervals(number)
-            shape.append(shared_axis.size)
-            cuts.append(slice(low, high))
-            order.append(first_dim)
-            continue
-        dim_of = {}
-        pairs = zip(shared_axis.groups, _cuts(shared_axis, axis, number), strict=True)
-        for dim, (group, (chunk, cut)) in enumerate(pairs, first_dim):
-            shape.append(group.chunks[chunk])
-            cuts.append(cut)
-            dim_of[group.digits] = dim
-        order += [dim_of[group.digits] for group in axis.groups]
-    return Place(tuple(shape), tuple(cuts), tuple(order))
+def _cuts(shared_axis: AxisLayout, axis: AxisLayout, block: int) -> Iterator[tuple[int, slice]]:
+    """Yield, for each group of the shared axis, the chunk with a block and its slice of the chunk.
 
-
-def _cuts(shared_layout: AxisLayout, axis: AxisLayout, block: int) -> Iterator[tuple[int, slice]]:
-    """Yield, for each group of the shared layout, the chunk with a block and the slice in it."""
-    if not _has_same_dims(shared_layout, axis):
-        for group in shared_layout.groups:
+    A flat axis, which has other dimensions, is in the one block of the shared axis.
+    """
+    if not _has_same_dims(shared_axis, axis):
+        for group in shared_axis.groups:
             yield 0, slice(0, group.size)
         return
     digits = [group.digits for group in axis.groups]
     intervals = dict(zip(digits, axis.intervals(block), strict=True))
-    for group in shared_layout.groups:
+    for group in shared_axis.groups:
         low, high = intervals[group.digits]
         chunk = bisect_right(group.bounds, low) - 1
         start = group.bounds[chunk]

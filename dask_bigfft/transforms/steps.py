@@ -192,6 +192,11 @@ class Step:
         )
         return there, back
 
+    @property
+    def has_chirps(self) -> bool:
+        """True for steps of Bluestein's algorithm that multiply by a chirp, or by its spectrum."""
+        return (self.chirp_in, self.convolve, self.chirp_out) != (None, None, None)
+
     @cached_property
     def factors(self) -> int:
         """Number of twiddles, spectra and chirps by which values are multiplied."""

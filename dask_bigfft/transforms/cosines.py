@@ -168,34 +168,100 @@ class Cosines:
 
 
 def _reversed(run: Range, n: int) -> Range:
-    """Return a run with its places counted from the end of n places."""
+    """Return a run in the reversed array of n places."""
     return replace(run, place=n - 1 - run.place, step=-run.step)
 
 
 def _extended(n: int, is_odd: bool) -> tuple[Range, ...]:
-    """Return runs of the even extension of n values, or of the odd one, which has zeros between."""
+    """Return runs of the even extension of n values, or of the odd one, which has zeros between.
+
+    >>> [(run.low, run.place, run.step, run.count) for run in _extended(3, is_odd=False)]
+    [(0, 0, 1, 3), (3, 1, -1, 1)]
+    """
     if is_odd:
-        return Range(1, n, 0, 1), Range(n + 2, n, n - 1, -1)
-    return Range(0, n, 0, 1), Range(n, n - 2, n - 2, -1)
+        values = Range(
+            low=1,
+            count=n,
+            place=0,
+            step=1,
+        )
+        backwards = Range(
+            low=n + 2,
+            count=n,
+            place=n - 1,
+            step=-1,
+        )
+        return values, backwards
+    values = Range(
+        low=0,
+        count=n,
+        place=0,
+        step=1,
+    )
+    backwards = Range(
+        low=n,
+        count=n - 2,
+        place=n - 2,
+        step=-1,
+    )
+    return values, backwards
 
 
 def _even_places_first(n: int) -> tuple[Range, ...]:
     """Return runs with the even places, and then the odd ones backwards."""
     even_count = (n + 1) // 2
     odd_count = n - even_count
-    last_odd = 2 * odd_count - 1
-    return Range(0, even_count, 0, 2), Range(even_count, odd_count, last_odd, -2)
+    even_places = Range(
+        low=0,
+        count=even_count,
+        place=0,
+        step=2,
+    )
+    odd_places = Range(
+        low=even_count,
+        count=odd_count,
+        place=2 * odd_count - 1,
+        step=-2,
+    )
+    return even_places, odd_places
 
 
 def _from_both_ends(n: int) -> tuple[Range, ...]:
     """Return runs with the real part of point k at 2k, and the imaginary part at n - 1 - 2k."""
     points = n // 2
-    return Range(0, points, 0, 2), Range(points, points, n - 1, -2)
+    real_parts = Range(
+        low=0,
+        count=points,
+        place=0,
+        step=2,
+    )
+    imaginary_parts = Range(
+        low=points,
+        count=points,
+        place=n - 1,
+        step=-2,
+    )
+    return real_parts, imaginary_parts
 
 
 def _parts_from_both_ends(n: int) -> tuple[Range, ...]:
-    """Return runs with the real part of point k at place k, and the imaginary part at n - k."""
-    return Range(0, n, 0, 1), Range(n + 1, n - 1, n - 1, -1)
+    """Return runs with the real part of point k at place k, and the imaginary part at n - k.
+
+    Point 0 has no imaginary part.
+    """
+    real_parts = Range(
+        low=0,
+        count=n,
+        place=0,
+        step=1,
+    )
+    imaginary_parts = Range(
+        low=n + 1,
+        count=n - 1,
+        place=n - 1,
+        step=-1,
+    )
+    return real_parts, imaginary_parts
 
 
 def _quartered(n: int) -> tuple[Range, ...]:
@@ -207,7 +273,12 @@ def _quartered(n: int) -> tuple[Range, ...]:
     # n + 4j reaches 2n at j = n/4 and 4n at j = 3n/4, where the folded places turn round.
     first_turn = -(-n // 4)
     second_turn = -(-3 * n // 4)
-    rising = Range(0, first_turn, (n - 1) // 2, 2)
+    rising = Range(
+        low=0,
+        count=first_turn,
+        place=(n - 1) // 2,
+        step=2,
+    )
     falling = Range(
         low=first_turn,
         count=second_turn - first_turn,
@@ -231,13 +302,33 @@ def _centred(n: int) -> tuple[Range, ...]:
     >>> [(run.low, run.place, run.step, run.count) for run in _centred(5)]
     [(0, 2, 1, 3), (3, 0, 1, 2), (6, 1, -1, 2), (8, 4, -1, 2)]
     """
-    half = n // 2
-    return (
-        Range(0, half + 1, half, 1),
-        Range(half + 1, half, 0, 1),
-        Range(n + 1, half, half - 1, -1),
-        Range(n + half + 1, half, n - 1, -1),
+    middle = n // 2
+    # Points 0 to h of the FFT have the frequencies k = 0 to h, and the others those from -h to -1.
+    real_parts = Range(
+        low=0,
+        count=middle + 1,
+        place=middle,
+        step=1,
     )
+    real_parts_below = Range(
+        low=middle + 1,
+        count=middle,
+        place=0,
+        step=1,
+    )
+    imaginary_parts = Range(
+        low=n + 1,
+        count=middle,
+        place=middle - 1,
+        step=-1,
+    )
+    imaginary_parts_below = Range(
+        low=n + middle + 1,
+        count=middle,
+        place=n - 1,
+        step=-1,
+    )
+    return real_parts, real_parts_below, imaginary_parts, imaginary_parts_below
 
 
 def array_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:

@@ -17,11 +17,9 @@ import numpy as np
 from dask_bigfft.arrays import Ints
 from dask_bigfft.transforms.layout import (
     AxisLayout,
-    Digit,
     Group,
     Layout,
     common_digits,
-    plain,
     radix_points,
     whole,
 )
@@ -124,6 +122,7 @@ def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
 def _paired_extents(source: AxisLayout, target: AxisLayout) -> tuple[tuple[int, int], ...]:
     """Return extents of common digits in full blocks before and after, innermost first.
 
+    >>> from dask_bigfft.transforms.layout import Digit, plain
     >>> rows = AxisLayout((whole(Digit(0, 4, 2, 2)), whole(Digit(0, 1, 4, 4))))
     >>> _paired_extents(plain(8, (2, 2, 2, 2)), rows)
     ((2, 4), (1, 2))
@@ -237,6 +236,7 @@ def axis_components(source: AxisLayout, target: AxisLayout) -> AxisComponents:
 def unflattened(layout: AxisLayout) -> AxisLayout:
     """Return the layout with groups of several digits split where the chunks allow it.
 
+    >>> from dask_bigfft.transforms.layout import Digit
     >>> flat = Group((Digit(1, 1, 3, 3), Digit(1, 3, 4, 4)), (4, 8))
     >>> [group.chunks for group in unflattened(AxisLayout((flat,))).groups]
     [(1, 2), (4,)]
@@ -272,6 +272,7 @@ def _numbers_in(separating: Sequence[Group], layout: AxisLayout) -> Ints:
 def _interval_components(source: Group, target: Group) -> AxisComponents:
     """Return the groups of two cuts of the same flattened digits, split at common bounds.
 
+    >>> from dask_bigfft.transforms.layout import Digit
     >>> digits = (Digit(0, 1, 8, 8),)
     >>> components = _interval_components(Group(digits, (4, 4)), Group(digits, (2, 2, 4)))
     >>> components.sources, components.targets

@@ -7,7 +7,7 @@ group of the exchange.
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -66,7 +66,8 @@ def _shared_axis(before: AxisLayout, after: AxisLayout) -> AxisLayout | None:
 
 def fits(shared_layout: Layout, layout: Layout) -> bool:
     """Return True if every block of a layout is a view of one block of the shared layout."""
-    return all(map(_fits, shared_layout.axes, layout.axes))
+    pairs = zip(shared_layout.axes, layout.axes, strict=True)
+    return all(_fits(shared_axis, axis) for shared_axis, axis in pairs)
 
 
 @lru_cache(maxsize=1024)

@@ -176,21 +176,21 @@ class Step:
     def halves(self) -> tuple["Step", "Step"]:
         """The step to the digit at the product inside, and the step back from that digit."""
         assert self.between is not None
-        there = replace(
+        forward_step = replace(
             self,
             target=self.between,
             twiddle=None,
             divisor=Divisor(),
             between=None,
         )
-        back = replace(
+        step_back = replace(
             self,
             source=self.between,
             kind=self.last_kind,
             sign=self.last_sign,
             between=None,
         )
-        return there, back
+        return forward_step, step_back
 
     @property
     def has_chirps(self) -> bool:
@@ -204,8 +204,13 @@ class Step:
 
 
 def _follow(digits: Sequence[Digit]) -> bool:
-    """Return True if digits follow one another as in a contiguous axis."""
-    return all(a.stride == b.stride * b.radix for a, b in itertools.pairwise(digits))
+    """Return True if digits follow one another as in a contiguous axis.
+
+    >>> _follow([Digit(0, 4, 3, 3), Digit(0, 1, 4, 4)])
+    True
+    """
+    pairs = itertools.pairwise(digits)
+    return all(outer.stride == inner.stride * inner.radix for outer, inner in pairs)
 
 
 @dataclass(frozen=True)
@@ -238,22 +243,27 @@ class AxisProgram:
     mirror: int | None = None
     bluestein: bool = False
 
+    @property
+    def input_digits(self) -> tuple[Digit, ...]:
+        """Digits of the input that steps transform, outermost first.
+
+        They are in the order of the input if it has just these digits, else in that of the steps.
+        """
+        digits = tuple(step.source for step in self.steps if step.source.stage == 0)
+        return self.source if set(self.source) == set(digits) else digits
+
     def in_place(self, count: int) -> tuple[Digit, ...]:
         """Return the digits after the first `count` steps if none is moved, outermost first.
 
         Not for Bluestein's algorithm, and only for the forward steps of operators. After all steps,
         digits that follow one another as in a whole axis are one digit again.
         """
-        input_digits = [step.source for step in self.steps if step.source.stage == 0]
-        if set(self.source) == set(input_digits):
-            input_digits = list(self.source)
-        replaced = {step.source: step.target for step in self.steps[:count]}
-        digits = tuple(replaced.get(digit, digit) for digit in input_digits)
+        targets = {step.source: step.target for step in self.steps[:count]}
+        digits = tuple(targets.get(digit, digit) for digit in self.input_digits)
         if count < len(self.steps) or len(self.target) > 1:
             return digits
-        if any(digit.is_partial for digit in digits) or not _follow(digits):
-            return digits
-        return self.target
+        is_whole_axis = _follow(digits) and not any(digit.is_partial for digit in digits)
+        return self.target if is_whole_axis else digits
 
     @property
     def stays(self) -> bool:
@@ -283,28 +293,47 @@ def _cooley_tukey(
     sign: int,
     stage: int = 0,
 ) -> tuple[Step, ...]:
-    """Return the steps of an axis of length ``prod(factors)``."""
+    """Return the steps of an axis of length ``prod(factors)``; `stage` is that of its input.
+
+    >>> steps = _cooley_tukey(0, (4, 3), "r2c", -1)
+    >>> [(step.kind, step.source.size, step.target.size) for step in steps]
+    [('r2c', 4, 3), ('c2c', 3, 3)]
+    """
+    kinds: list[Kind] = ["c2c"] * len(factors)
+    if kind == "r2c":
+        kinds[0] = "r2c"
+    if kind == "c2r":
+        kinds[-1] = "c2r"
     source_stride = math.prod(factors)
     target_stride = 1
     steps = []
-    for j, n in enumerate(factors):
-        is_last = j == len(factors) - 1
-        step_kind: Kind = "c2c"
-        if kind == "r2c" and j == 0:
-            step_kind = "r2c"
-        elif kind == "c2r" and is_last:
-            step_kind = "c2r"
+    for number, radix in enumerate(factors):
+        is_last = number == len(factors) - 1
+        step_kind = kinds[number]
         twiddle = None if is_last else source_stride
-        source_stride //= n
-        source = Digit(stage, source_stride, half(n) if step_kind == "c2r" else n, n)
+        source_stride //= radix
+        source = Digit(
+            stage,
+            source_stride,
+            size=half(radix) if step_kind == "c2r" else radix,
+            radix=radix,
+        )
         target = Digit(
             stage + 1,
             target_stride,
-            half(n) if step_kind == "r2c" else n,
-            n,
+            size=half(radix) if step_kind == "r2c" else radix,
+            radix=radix,
         )
-        steps.append(Step(axis, source, target, step_kind, sign, twiddle=twiddle))
-        target_stride *= n
+        step = Step(
+            axis,
+            source,
+            target,
+            step_kind,
+            sign,
+            twiddle=twiddle,
+        )
+        steps.append(step)
+        target_stride *= radix
     return tuple(steps)
 
 
@@ -312,16 +341,19 @@ def _bluestein_steps(
     axis: int, factors: tuple[int, ...], chirps: tuple[Chirp, Chirp, Chirp]
 ) -> tuple[Step, ...]:
     """Return forward steps, convolution and inverse steps on a smooth length ``prod(factors)``."""
-    before, between, after = chirps
+    chirp_in, chirp_between, chirp_out = chirps
     forward = _cooley_tukey(axis, factors, "c2c", -1)
     inverse = _cooley_tukey(axis, factors[::-1], "c2c", +1, stage=1)
-    target = inverse[0].target
-    twiddle = inverse[0].twiddle
-    middle = replace(forward[-1], target=target, twiddle=twiddle, convolve=between)
+    middle = replace(_joined(forward[-1], inverse[0]), convolve=chirp_between)
     steps = [*forward[:-1], middle, *inverse[1:]]
-    steps[0] = replace(steps[0], chirp_in=before)
-    steps[-1] = replace(steps[-1], chirp_out=after)
+    steps[0] = replace(steps[0], chirp_in=chirp_in)
+    steps[-1] = replace(steps[-1], chirp_out=chirp_out)
     return tuple(steps)
+
+
+def _joined(step: Step, step_back: Step) -> Step:
+    """Return the step that transforms a digit forth and back, without what is between."""
+    return replace(step, target=step_back.target, twiddle=step_back.twiddle)
 
 
 def axis_program(
@@ -349,33 +381,59 @@ def axis_program(
     >>> [(s.source.stride, s.target.stride, s.twiddle) for s in program.steps]
     [(4, 1, 12), (1, 3, None)]
     """
-    source: tuple[Digit, ...]
-    target: tuple[Digit, ...]
     if bluestein:
         chirp = Chirp(length, sign)
-        chirps = (chirp, Chirp(length, -sign), chirp) if waves is None else waves.chirps()
-        steps = _bluestein_steps(axis, factors, chirps)
-        padded = math.prod(factors)
-        source = (Digit(0, 1, half(length) if kind == "c2r" else length, padded),)
-        target = (Digit(2, 1, half(length) if kind == "r2c" else length, padded),)
-        mirror = length if kind == "c2r" else None
-        return AxisProgram(
+        chirps = (chirp, Chirp(length, -sign), chirp)
+        if waves is not None:
+            chirps = waves.chirps()
+        return _bluestein_program(
             axis,
             length,
             factors,
-            steps,
-            source,
-            target,
-            mirror,
-            bluestein=True,
+            kind,
+            chirps,
         )
-    steps = _cooley_tukey(axis, factors, kind, sign)
-    source = flat_digits(0, length, order_in, real=kind == "c2r", digits=digits)
+    digits_in = digits
+    digits_out = digits
     if order_in == order_out == "transposed":
-        digits = (digits or transposed_digits(length))[::-1]
-    target = flat_digits(1, length, order_out, real=kind == "r2c", digits=digits)
-    mirror = None if kind == "c2c" else length
-    return AxisProgram(axis, length, factors, steps, source, target, mirror)
+        digits_in = digits or transposed_digits(length)
+        digits_out = digits_in[::-1]
+    return AxisProgram(
+        axis,
+        length,
+        factors,
+        steps=_cooley_tukey(axis, factors, kind, sign),
+        source=flat_digits(0, length, order_in, real=kind == "c2r", digits=digits_in),
+        target=flat_digits(1, length, order_out, real=kind == "r2c", digits=digits_out),
+        mirror=None if kind == "c2c" else length,
+    )
+
+
+def _bluestein_program(
+    axis: int,
+    length: int,
+    factors: tuple[int, ...],
+    kind: Kind,
+    chirps: tuple[Chirp, Chirp, Chirp],
+) -> AxisProgram:
+    """Return the program of an axis by Bluestein's algorithm, for `axis_program`.
+
+    Only the values of the axis are stored in the input and in the result, or half a spectrum of
+    them, and not the padding.
+    """
+    padded_length = math.prod(factors)
+    size_in = half(length) if kind == "c2r" else length
+    size_out = half(length) if kind == "r2c" else length
+    return AxisProgram(
+        axis,
+        length,
+        factors,
+        steps=_bluestein_steps(axis, factors, chirps),
+        source=(Digit(0, 1, size_in, padded_length),),
+        target=(Digit(2, 1, size_out, padded_length),),
+        mirror=length if kind == "c2r" else None,
+        bluestein=True,
+    )
 
 
 def operator_program(
@@ -418,16 +476,22 @@ def operator_program(
     if length_back is not None:
         length_out = length_back
         factors_back = (length_back,)
-    inverse = _cooley_tukey(axis, factors_back, inverse_kind, -sign, stage=1)
+    inverse = _cooley_tukey(
+        axis,
+        factors_back,
+        inverse_kind,
+        -sign,
+        stage=1,
+    )
     steps = (*forward, *inverse)
     if fused:
-        middle = replace(
-            forward[-1],
-            target=inverse[0].target,
-            twiddle=inverse[0].twiddle,
-            between=forward[-1].target,
-        )
+        middle = replace(_joined(forward[-1], inverse[0]), between=forward[-1].target)
         steps = (*forward[:-1], middle, *inverse[1:])
-    source = (Digit(0, 1, length, length),)
-    target = (Digit(2, 1, length_out, length_out),)
-    return AxisProgram(axis, length, factors, steps, source, target)
+    return AxisProgram(
+        axis,
+        length,
+        factors,
+        steps,
+        source=(Digit(0, 1, length, length),),
+        target=(Digit(2, 1, length_out, length_out),),
+    )

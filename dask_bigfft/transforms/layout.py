@@ -433,16 +433,21 @@ def _flattened(axis: AxisLayout) -> AxisLayout | None:
     is_whole = len(groups) == 1 or all(group.is_whole for group in groups)
     if not in_single_values or not is_whole:
         return None
-    outer_size = math.prod(group.size for group in outer_groups)
-    inner_size = math.prod(group.size for group in inner_groups)
-    # The chunks of the cut group repeat for each value of the groups before it.
+    inner_size = _size_of(inner_groups)
     lengths = [length * inner_size for length in groups[last_cut].chunks]
+    # The chunks of the cut group repeat for each value of the groups before it.
+    repeats = _size_of(outer_groups)
     flat_group = Group(
         axis.digits,
-        chunks=tuple(lengths * outer_size),
+        chunks=tuple(lengths * repeats),
         offset=groups[0].offset,
     )
     return AxisLayout((flat_group,))
+
+
+def _size_of(groups: Sequence[Group]) -> int:
+    """Return the number of values of the digits of some groups."""
+    return math.prod(group.size for group in groups)
 
 
 def whole(digit: Digit) -> Group:

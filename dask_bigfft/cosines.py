@@ -37,7 +37,14 @@ from dask_bigfft.kernels import twiddle
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu, plain_array
 from dask_bigfft.planner.merging import FEWER, MANY, MOST_PADDED
 from dask_bigfft.transforms.cosines import Cosines, Type, array_axis, point_axis, point_chunks
-from dask_bigfft.transforms.layout import AxisLayout, Chunks, Layout, even_chunks, plain_layout
+from dask_bigfft.transforms.layout import (
+    AxisLayout,
+    Chunks,
+    Layout,
+    even_chunks,
+    plain_layout,
+    size_of,
+)
 from dask_bigfft.transforms.spec import TransformSpec, transform_spec, work_dtype
 from dask_bigfft.transforms.steps import Divisor
 
@@ -457,7 +464,7 @@ def _split_axis(
     plan = _with_digits(a, plan, axis, width, inner)
     if len(plan.digits) == 1 and not plan.halved:
         return _by_waves(a, plan, axis, divisor, inner)
-    values = math.prod(digit.size for digit in point_axis(plan, (1,), out=False).digits)
+    values = size_of(point_axis(plan, (1,), out=False).digits)
     point_counts = point_chunks(plan, -(-values // width))
     arranged = _rearranged(
         a,

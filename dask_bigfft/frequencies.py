@@ -19,7 +19,7 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifted import Offsets, shift_of
 from dask_bigfft.transforms.bands import Spectrum, Window
 from dask_bigfft.transforms.factors import MAX_LENGTH, parse_factors, transposed_digits
-from dask_bigfft.transforms.layout import Order, flat_digits
+from dask_bigfft.transforms.layout import Order, flat_digits, size_of
 from dask_bigfft.transforms.spec import parse_axes, parse_orders
 
 
@@ -280,7 +280,7 @@ def _frequencies(
     n = spectrum.length
     half = spectrum.is_half
     spectrum_digits = flat_digits(0, n, "transposed", real=half, digits=digits)
-    size = math.prod(digit.size for digit in spectrum_digits)
+    size = size_of(spectrum_digits)
     first, count = window or (0, size)
     dtype = np.dtype(float)  # dask names it faster than the class
     place_chunks = normalized_chunks(chunks, chunks, (count,), dtype)

@@ -1,6 +1,5 @@
 """Plans that may destroy their input: rounds that write back into its blocks."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,7 +8,7 @@ import numpy as np
 from dask_bigfft.planner.cost import with_forecast
 from dask_bigfft.planner.memory import peak_host
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.transforms.layout import Layout
+from dask_bigfft.transforms.layout import AxisLayout, Layout, size_of
 
 
 def overwriting(plan: Plan) -> Plan:
@@ -57,15 +56,18 @@ def overwritten(plan: Plan) -> Plan | None:
 def _can_overwrite(plan: Plan) -> bool:
     """Return whether the rounds of a plan can work inside the input blocks, and gain by it."""
     spec = plan.spec
-    if spec.transfer:
+    if spec.transfer or spec.windows:
         return False
-    if spec.kind != "c2c" or spec.windows or np.dtype(spec.dtype) != spec.work_dtype:
+    keeps_dtype = spec.kind == "c2c" and np.dtype(spec.dtype) == spec.work_dtype
+    if not keeps_dtype or not all(map(_is_plain, plan.source.axes)):
         return False
     if any(program.bluestein or not program.stays for program in plan.programs):
         return False
-    for axis in plan.source.axes:
-        if len(axis.groups) != 1 or axis.groups[0].offset:
-            return False
-        if axis.size != math.prod(digit.size for digit in axis.digits):  # padded or cropped
-            return False
     return bool(plan.travelling)
+
+
+def _is_plain(axis: AxisLayout) -> bool:
+    """Return whether an axis is flat, and neither shifted, padded nor cropped."""
+    if len(axis.groups) != 1 or axis.groups[0].offset:
+        return False
+    return axis.size == size_of(axis.digits)

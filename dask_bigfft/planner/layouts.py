@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from dask_bigfft.transforms.bands import AxisBand, Window, window_of_digit, with_negatives
 from dask_bigfft.transforms.layout import (
@@ -19,6 +20,7 @@ from dask_bigfft.transforms.layout import (
     Layout,
     even_chunks,
     scaled,
+    size_of,
     stored_order,
 )
 from dask_bigfft.transforms.rounds import Round, StoredWindow, transformed
@@ -82,7 +84,7 @@ class _Cut:
 
 def _cut(digits: tuple[Digit, ...], chunks: Chunks | None = None, fixed: bool = False) -> _Cut:
     """Return a group of digits in chunks, by default in one; a `fixed` one may not be cut."""
-    size = math.prod(digit.size for digit in digits)
+    size = size_of(digits)
     return _Cut(digits, size, (size,) if chunks is None else chunks, fixed)
 
 
@@ -180,6 +182,79 @@ def _in_parts(cuts: list[_Cut], parts: int) -> list[_Cut]:
             cuts[i] = cut.into(missing)
             missing = -(-missing // len(cuts[i].chunks))
     return cuts
+
+
+def _cut_as_before(cuts: list[_Cut], before: AxisLayout) -> list[_Cut]:
+    """Return the groups of an axis, with the chunks that groups of the same digits had before."""
+    chunks_before = {group.digits: group.chunks for group in before.groups}
+    inherited = []
+    for cut in cuts:
+        if not cut.fixed:
+            cut = replace(cut, chunks=chunks_before.get(cut.digits, cut.chunks))
+        inherited.append(cut)
+    return inherited
+
+
+@dataclass(frozen=True)
+class _RoundSteps:
+    """Steps of all axes in a round.
+
+    Parameters
+    ----------
+    steps : mapping of int to Step
+        Step of each axis that has one in the round.
+    counts : mapping of int to int
+        Number of steps of each transformed axis in earlier rounds.
+    is_last : bool
+        Whether the round is the last one.
+    """
+
+    steps: Mapping[int, Step]
+    counts: Mapping[int, int]
+    is_last: bool
+
+
+def _steps_of_rounds(
+    programs: Mapping[int, AxisProgram],
+    assignment: Assignment,
+) -> Iterator[_RoundSteps]:
+    """Yield the steps of each round, given the round of each step of each axis."""
+    last = max(number for numbers in assignment.values() for number in numbers)
+    counts = dict.fromkeys(programs, 0)
+    for number in range(last + 1):
+        steps: dict[int, Step] = {}
+        for axis in sorted(programs):
+            if number in assignment[axis]:
+                steps[axis] = programs[axis].steps[counts[axis]]
+        yield _RoundSteps(steps, dict(counts), is_last=number == last)
+        for axis in steps:
+            counts[axis] += 1
+
+
+class _ResultAxis(NamedTuple):
+    """Values of the result along an axis: a cyclic window of some digits.
+
+    Parameters
+    ----------
+    digits : tuple of Digit
+        The digits.
+    start, count : int
+        First value of the window, and number of its values.
+    """
+
+    digits: tuple[Digit, ...]
+    start: int
+    count: int
+
+    def is_stored_by(self, axis: AxisLayout) -> bool:
+        """Return whether a flat axis has these values in their order."""
+        (group,) = axis.groups
+        return self == _ResultAxis(group.digits, group.offset, group.stored)
+
+    def in_parts(self, parts: int) -> Chunks:
+        """Return chunks that are as wide as those of all values of the digits in some parts."""
+        width = -(-size_of(self.digits) // parts)
+        return even_chunks(self.count, -(-self.count // max(1, width)))
 
 
 @dataclass(frozen=True)
@@ -320,8 +395,8 @@ def _axis_as_wanted(
     """Return the groups of an axis in wanted chunks; None if these do not cut the outermost one."""
     outer, *inner = groups
     outer_digits = len(outer.digits)
-    size = math.prod(digit.size for digit in digits[:outer_digits])
-    width = math.prod(digit.size for digit in digits[outer_digits:])
+    size = size_of(digits[:outer_digits])
+    width = size_of(digits[outer_digits:])
     if outer.fixed and chunks == (size * width,):
         return groups
     is_cut_within = any(chunk % max(width, 1) for chunk in chunks)
@@ -438,94 +513,116 @@ class BlockCutter:
         list of tuples of Round
             Empty if a block gets too large, or if all cost more than `bound`.
         """
-        last = max(number for numbers in assignment.values() for number in numbers)
-        counts = dict.fromkeys(programs, 0)  # steps of each axis that are done
         parts = self._stored_parts(programs)
         beam: list[tuple[float, tuple[Round, ...]]] = [(0.0, ())]
-        for number in range(last + 1):
-            steps: dict[int, Step] = {}
-            for axis in sorted(programs):
-                if number in assignment[axis]:
-                    steps[axis] = programs[axis].steps[counts[axis]]
-            partial: list[tuple[float, tuple[Round, ...]]] = []
+        for round_steps in _steps_of_rounds(programs, assignment):
+            longer: list[tuple[float, tuple[Round, ...]]] = []
             for seconds, rounds in beam:
                 before = rounds[-1].target if rounds else source
-                cuts = [
-                    self._axis_cuts(
-                        programs.get(a),
-                        counts.get(a, 0),
-                        steps.get(a),
-                        before=axis,
-                        source=source.axes[a],
-                        parts=parts,
-                    )
-                    for a, axis in enumerate(before.axes)
-                ]
-                for layout in self._layouts(cuts, programs, steps, sizes, is_last=number == last):
+                cuts = self._cuts(
+                    programs,
+                    round_steps,
+                    before,
+                    source,
+                    parts,
+                )
+                for layout in self._layouts(cuts, programs, round_steps, sizes):
                     total = seconds + cost(before, layout)
-                    if total <= bound:
-                        round_ = self._round(
-                            before,
-                            layout,
-                            programs,
-                            steps,
-                            parts=parts,
-                            is_last=number == last,
-                        )
-                        partial.append((total, (*rounds, round_)))
-            partial.sort(key=lambda candidate: candidate[0])
-            beam = partial[:BEAM]
-            for axis in steps:
-                counts[axis] += 1
+                    if total > bound:
+                        continue
+                    round_ = self._round(
+                        programs,
+                        round_steps,
+                        before,
+                        layout,
+                        parts,
+                    )
+                    longer.append((total, (*rounds, round_)))
+            longer.sort(key=lambda candidate: candidate[0])
+            beam = longer[:BEAM]
         return [rounds for _, rounds in beam]
+
+    def _cuts(
+        self,
+        programs: Mapping[int, AxisProgram],
+        round_steps: _RoundSteps,
+        before: Layout,
+        source: Layout,
+        parts: _StoredParts,
+    ) -> Cuts:
+        """Return the groups of all axes in a round, with the chunks that they inherit.
+
+        Parameters
+        ----------
+        programs : mapping
+            Program of each transformed axis.
+        round_steps : _RoundSteps
+            Steps of the round.
+        before, source : Layout
+            Blocks before the exchange, and of the input.
+        parts : _StoredParts
+            Parts of axes that are stored between rounds.
+        """
+        cuts: Cuts = []
+        for a, axis in enumerate(before.axes):
+            program = programs.get(a)
+            if program is None:
+                cuts.append([_cut_as(group) for group in axis.groups])
+                continue
+            axis_cuts = self._axis_cuts(
+                program,
+                round_steps.counts[a],
+                round_steps.steps.get(a),
+                before=axis,
+                source=source.axes[a],
+                parts=parts,
+            )
+            cuts.append(axis_cuts)
+        return cuts
 
     def _round(
         self,
+        programs: Mapping[int, AxisProgram],
+        round_steps: _RoundSteps,
         before: Layout,
         layout: Layout,
-        programs: Mapping[int, AxisProgram],
-        steps: Mapping[int, Step],
         parts: _StoredParts,
-        is_last: bool,
     ) -> Round:
         """Return a round, with the windows that it finds and stores.
 
         Parameters
         ----------
-        before, layout : Layout
-            Blocks before the exchange, and before the round.
         programs : mapping
             Program of each transformed axis.
-        steps : mapping
-            Step of each axis that has one in the round.
+        round_steps : _RoundSteps
+            Steps of the round.
+        before, layout : Layout
+            Blocks before the exchange, and before the round.
         parts : _StoredParts
             Parts of axes that are stored between rounds.
-        is_last : bool
-            Whether the round is the last one.
         """
-        round_steps = tuple(steps.values())
-        axes = list(transformed(layout, round_steps).axes)
+        steps = round_steps.steps
+        axes = list(transformed(layout, tuple(steps.values())).axes)
         for axis, step in steps.items():
             axes[axis] = self._stored_axis(
                 axes[axis],
                 programs[axis],
                 step,
                 parts=parts,
-                is_last=is_last,
+                is_last=round_steps.is_last,
             )
+        windows_in = self._nonzero_windows(
+            before,
+            layout,
+            steps,
+            parts,
+        )
         folded = [axis for axis in steps if axis in self.bands and self.bands[axis].folds]
         return Round(
-            round_steps,
+            tuple(steps.values()),
             layout,
             Layout(tuple(axes)),
-            tuple(
-                self._nonzero_windows(
-                    before,
-                    layout,
-                    steps,
-                    parts,
-                )
-            ),
+            windows_in=tuple(windows_in),
             folded=tuple(folded),
         )
 
@@ -592,7 +689,7 @@ class BlockCutter:
         if program.target != (digit,):
             length = program.length
             if not program.completes_result:
-                length = math.prod(target.size for target in program.target)
+                length = size_of(program.target)
             window = window_of_digit(window, digit, length)
         if window[1] > WINDOW_SHARE * digit.size and not is_result:
             return axis
@@ -616,11 +713,12 @@ class BlockCutter:
         self,
         cuts: Cuts,
         programs: Mapping[int, AxisProgram],
-        steps: Mapping[int, Step],
+        round_steps: _RoundSteps,
         sizes: Sizes,
-        is_last: bool,
     ) -> list[Layout]:
         """Return the ways to cut the blocks of a round."""
+        steps = round_steps.steps
+        is_last = round_steps.is_last
         if any(step.kind == "r2c" for step in steps.values()):  # real elements are half as wide
             sizes = sizes.times(2)
         has_fewer_blocks = is_last and sizes.last > 1
@@ -649,29 +747,33 @@ class BlockCutter:
         An axis that the last round does not leave in the requested order keeps its number of parts.
         If only a window of an axis is returned, the axis keeps the size of its parts.
         """
-        windows: list[tuple[tuple[Digit, ...], int, int]] = []
-        for a, axis in enumerate(last.axes):
-            program = programs.get(a)
-            digits = axis.digits if program is None else program.target
-            size = math.prod(digit.size for digit in digits)
-            windows.append((digits, *self.windows.get(a, (0, size))))
-        is_made = [False] * len(windows)
+        targets = [self._result_axis(a, axis, programs.get(a)) for a, axis in enumerate(last.axes)]
+        is_made = [False] * len(targets)
         if flat is not None:
-            pairs = zip(flat.axes, windows, strict=True)
-            is_made = [_holds(axis.groups[0], *window) for axis, window in pairs]
-        wanted = self._wanted_chunks([count for _, _, count in windows], all(is_made))
+            pairs = zip(targets, flat.axes, strict=True)
+            is_made = [target.is_stored_by(axis) for target, axis in pairs]
+        wanted = self._wanted_chunks([target.count for target in targets], all(is_made))
         axes = []
-        for a, (digits, start, count) in enumerate(windows):
+        for a, target in enumerate(targets):
             if wanted is not None:
                 chunks = wanted[a]
             elif flat is not None and is_made[a]:
                 chunks = flat.axes[a].groups[0].chunks
-            else:  # as wide as the chunks of the whole axis
-                size = math.prod(digit.size for digit in digits)
-                width = -(-size // last.axes[a].blocks)
-                chunks = even_chunks(count, -(-count // max(1, width)))
-            axes.append(AxisLayout((Group(digits, chunks, start),)))
+            else:
+                chunks = target.in_parts(last.axes[a].blocks)
+            axes.append(AxisLayout((Group(target.digits, chunks, target.start),)))
         return Layout(tuple(axes))
+
+    def _result_axis(
+        self,
+        number: int,
+        last: AxisLayout,
+        program: AxisProgram | None,
+    ) -> _ResultAxis:
+        """Return the values of the result along an axis, given the axis after the last round."""
+        digits = last.digits if program is None else program.target
+        start, count = self.windows.get(number, (0, size_of(digits)))
+        return _ResultAxis(digits, start, count)
 
     def _wanted_chunks(self, lengths: Sequence[int], is_made: bool) -> tuple[Chunks, ...] | None:
         """Return the wanted chunks of the result, given its lengths; None if there are none.
@@ -684,22 +786,22 @@ class BlockCutter:
 
     def _axis_cuts(
         self,
-        program: AxisProgram | None,
+        program: AxisProgram,
         count: int,
         step: Step | None,
         before: AxisLayout,
         source: AxisLayout,
         parts: _StoredParts,
     ) -> list[_Cut]:
-        """Return the groups of an axis in a round, with the chunks that they inherit.
+        """Return the groups of a transformed axis in a round, with the chunks that they inherit.
 
         A named variant cuts the outermost digits into as many parts as the input has, so that all
         rounds are cut alike.
 
         Parameters
         ----------
-        program : AxisProgram or None
-            Program of a transformed axis.
+        program : AxisProgram
+            Program of the axis.
         count : int
             Number of its steps in earlier rounds.
         step : Step or None
@@ -709,8 +811,6 @@ class BlockCutter:
         parts : _StoredParts
             Parts of axes that are stored between rounds.
         """
-        if program is None:
-            return [_cut_as(group) for group in before.groups]
         if step is None:
             flat_cuts = self._flat_cuts(
                 program,
@@ -721,14 +821,16 @@ class BlockCutter:
             if flat_cuts is not None:
                 return flat_cuts
         in_place = self.on_gpu and self.variant == "auto" and not program.bluestein
-        cuts = _in_digits(program, count, step, self.variant, in_place)
+        cuts = _in_digits(
+            program,
+            count,
+            step,
+            self.variant,
+            in_place,
+        )
         if self.variant != "auto":
             return _in_parts(cuts, source.blocks)
-        chunks_before = {group.digits: group.chunks for group in before.groups}
-        for i, cut in enumerate(cuts):
-            if not cut.fixed:
-                cuts[i] = replace(cut, chunks=chunks_before.get(cut.digits, cut.chunks))
-        return _in_parts(cuts, before.blocks)
+        return _in_parts(_cut_as_before(cuts, before), before.blocks)
 
     def _flat_cuts(
         self,
@@ -799,13 +901,3 @@ def _is_half(program: AxisProgram, digits: tuple[Digit, ...]) -> bool:
 def _is_whole_before(program: AxisProgram) -> bool:
     """Return True if an axis may be stored flat before its first step."""
     return program.source == (program.steps[0].source,) or not _is_half(program, program.source)
-
-
-def _holds(
-    group: Group,
-    digits: tuple[Digit, ...],
-    start: int,
-    count: int,
-) -> bool:
-    """Return True if a group stores a window of some digits."""
-    return (group.digits, group.offset, group.stored) == (digits, start, count)

@@ -18,13 +18,12 @@ and the inverse steps have a round of their own::
     {Z}  {Y, X H}  {Y', X'}  {Z'}
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from dask_bigfft.transforms.bands import AxisBand, Window
-from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout, scaled
+from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout, scaled, size_of
 from dask_bigfft.transforms.rounds import Round, StoredWindow, transformed
 from dask_bigfft.transforms.steps import AxisProgram, Step
 
@@ -228,7 +227,7 @@ def _of_result(
     for group in axis.groups:
         digits = tuple(_digit_of_result(digit, length, result) for digit in group.digits)
         if digits != group.digits:
-            size = math.prod(digit.size for digit in digits)
+            size = size_of(digits)
             group = Group(digits, scaled(group.chunks, size))
         groups.append(group)
     return AxisLayout(tuple(groups))

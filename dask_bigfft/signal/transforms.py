@@ -1,7 +1,6 @@
 """Forward and inverse transforms around an operation on spectra, and the axes of spectra."""
 
 import itertools
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from dask_bigfft.kernels.twiddle import index_of_places
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.signal.arguments import SignalOptions
 from dask_bigfft.transforms.factors import transposed_digits
-from dask_bigfft.transforms.layout import Order, flat_digits
+from dask_bigfft.transforms.layout import Order, flat_digits, size_of
 
 
 @dataclass(frozen=True)
@@ -260,7 +259,7 @@ class SpectrumAxis:
             self.order,
             real=self.half,
         )
-        size = math.prod(digit.size for digit in digits)
+        size = size_of(digits)
         places = np.arange(*self.places(block)) + self.first
         index = index_of_places(digits, places % size)
         index = np.where(index > self.length // 2, index - self.length, index)

@@ -29,7 +29,6 @@ FFT has complex input or output, an arrangement has two values for each of its p
 its imaginary part, told apart by a digit of their own.
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -42,6 +41,7 @@ from dask_bigfft.transforms.layout import (
     Range,
     even_chunks,
     flat_digits,
+    size_of,
 )
 from dask_bigfft.transforms.steps import CosineSum
 
@@ -379,6 +379,6 @@ def point_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:
 def point_chunks(plan: Cosines, parts: int) -> Chunks:
     """Return about `parts` chunks of the FFT's input that cut only its outermost digit."""
     outer, *inner = point_digits(plan, out=False)
-    width = math.prod(digit.size for digit in inner)
+    width = size_of(inner)
     outer_chunks = even_chunks(outer.size, parts)
     return tuple(length * width for length in outer_chunks)

@@ -21,6 +21,7 @@ from dask_bigfft.transforms.layout import (
     Layout,
     common_digits,
     radix_points,
+    size_of,
     whole,
 )
 
@@ -252,7 +253,7 @@ def _split_group(group: Group) -> list[Group]:
     outer, *inner_digits = group.digits
     if not inner_digits or not group.is_whole:
         return [group]
-    width = math.prod(digit.size for digit in inner_digits)
+    width = size_of(inner_digits)
     if any(chunk % width for chunk in group.chunks):
         return [group]
     outer_chunks = tuple(chunk // width for chunk in group.chunks)

@@ -17,7 +17,7 @@ digit per axis. The rechunk between two such layouts is the exchange of a Cooley
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -61,6 +61,15 @@ class Digit:
     def is_partial(self) -> bool:
         """True if values are left out (half a spectrum, or cropping)."""
         return self.size < self.radix
+
+
+def size_of(digits: Iterable[Digit]) -> int:
+    """Return the number of values of some digits that are stored.
+
+    >>> size_of([Digit(1, 1, 2, 3), Digit(1, 3, 4, 4)])
+    8
+    """
+    return math.prod(digit.size for digit in digits)
 
 
 class HashedOnce:
@@ -138,7 +147,7 @@ class Group(HashedOnce):
     @cached_property
     def size(self) -> int:
         """Number of values of the flattened digits."""
-        return math.prod(digit.size for digit in self.digits)
+        return size_of(self.digits)
 
     @cached_property
     def bounds(self) -> Chunks:
@@ -433,21 +442,16 @@ def _flattened(axis: AxisLayout) -> AxisLayout | None:
     is_whole = len(groups) == 1 or all(group.is_whole for group in groups)
     if not in_single_values or not is_whole:
         return None
-    inner_size = _size_of(inner_groups)
+    inner_size = size_of(AxisLayout(inner_groups).digits)
     lengths = [length * inner_size for length in groups[last_cut].chunks]
     # The chunks of the cut group repeat for each value of the groups before it.
-    repeats = _size_of(outer_groups)
+    repeats = size_of(AxisLayout(outer_groups).digits)
     flat_group = Group(
         axis.digits,
         chunks=tuple(lengths * repeats),
         offset=groups[0].offset,
     )
     return AxisLayout((flat_group,))
-
-
-def _size_of(groups: Sequence[Group]) -> int:
-    """Return the number of values of the digits of some groups."""
-    return math.prod(group.size for group in groups)
 
 
 def whole(digit: Digit) -> Group:

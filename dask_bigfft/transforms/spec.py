@@ -25,7 +25,7 @@ from dask_bigfft.transforms.bands import (
     windows_by_axis,
 )
 from dask_bigfft.transforms.factors import MAX_LENGTH, parse_factors, transposed_digits
-from dask_bigfft.transforms.layout import Order, flat_digits
+from dask_bigfft.transforms.layout import Order, flat_digits, size_of
 from dask_bigfft.transforms.rounds import Scale
 from dask_bigfft.transforms.steps import OPTIONAL, CosineSum, Kind
 
@@ -336,7 +336,7 @@ def _places(
         real=half,
         digits=digits,
     )
-    return math.prod(digit.size for digit in stored_digits)
+    return size_of(stored_digits)
 
 
 def parse_dtype(dtype: np.dtype[Any], kind: Kind) -> str:

@@ -64,7 +64,21 @@ class Sizes:
 
 @dataclass(frozen=True)
 class _Cut:
-    """A group of an axis while its chunks are being chosen."""
+    """A group of an axis while its chunks are being chosen.
+
+    Parameters
+    ----------
+    digits : tuple of Digit
+        Digits of the group.
+    size : int
+        Number of values that are stored, which may be a window of those of the digits.
+    chunks : tuple of int
+        Chunks so far.
+    fixed : bool
+        Whether the group has to stay in one chunk, because the round transforms it.
+    offset : int
+        First value of a window.
+    """
 
     digits: tuple[Digit, ...]
     size: int
@@ -82,10 +96,15 @@ class _Cut:
         return replace(self, chunks=even_chunks(self.size, parts))
 
 
-def _cut(digits: tuple[Digit, ...], chunks: Chunks | None = None, fixed: bool = False) -> _Cut:
-    """Return a group of digits in chunks, by default in one; a `fixed` one may not be cut."""
+def _uncut(digits: tuple[Digit, ...], fixed: bool = False) -> _Cut:
+    """Return a group of digits in one chunk, which is cut later unless it is fixed."""
     size = size_of(digits)
-    return _Cut(digits, size, (size,) if chunks is None else chunks, fixed)
+    return _Cut(
+        digits,
+        size,
+        chunks=(size,),
+        fixed=fixed,
+    )
 
 
 def _cut_as(group: Group) -> _Cut:
@@ -94,36 +113,43 @@ def _cut_as(group: Group) -> _Cut:
         group.digits,
         group.stored,
         group.chunks,
-        False,
-        group.offset,
+        fixed=False,
+        offset=group.offset,
     )
 
 
-def _in_digits(
+def _at_their_places(program: AxisProgram, count: int, step: Step | None) -> list[_Cut]:
+    """Return the groups of an axis after its first `count` steps, none of which moves a digit.
+
+    The digit of the next step, if the round has one, is fixed. A GPU transforms it at any stride,
+    and a digit that keeps its place leaves wide rows for the next round.
+    """
+    transformed_digit = None if step is None else step.source
+    digits = program.in_place(count)
+    return [_uncut((digit,), fixed=digit == transformed_digit) for digit in digits]
+
+
+def _contiguous_for_step(
     program: AxisProgram,
     count: int,
     step: Step | None,
     variant: str,
-    in_place: bool,
 ) -> list[_Cut]:
-    """Return the groups of an axis in digits, after its first `count` steps.
+    """Return the groups of an axis after its first `count` steps, in the order of a variant.
 
-    The digit of the next step, if the round has one, is last, or `in_place`. A CPU wants the values
-    of a digit contiguous. A GPU transforms them at any stride, and a digit that keeps its place
-    leaves wide rows for the next round.
+    The digit of the next step, if the round has one, is fixed and last, because a CPU wants the
+    values that it transforms contiguous.
     """
-    if in_place:
-        fixed = None if step is None else step.source
-        return [_cut((digit,), fixed=digit == fixed) for digit in program.in_place(count)]
-    digits = [earlier.source for earlier in program.steps[: len(program.factors)]]
+    forward_steps = program.steps[: len(program.factors)]
+    digits = [earlier.source for earlier in forward_steps]
     for earlier in program.steps[:count]:
         digits[digits.index(earlier.source)] = earlier.target
     if step is not None:
         digits.remove(step.source)
     order = "transposed" if len(program.target) > 1 else "natural"
-    groups = [_cut((digit,)) for digit in stored_order(digits, variant, order)]
+    groups = [_uncut((digit,)) for digit in stored_order(digits, variant, order)]
     if step is not None:
-        groups.append(_cut((step.source,), fixed=True))
+        groups.append(_uncut((step.source,), fixed=True))
     return groups
 
 
@@ -132,32 +158,35 @@ def _flat(digits: tuple[Digit, ...], before: AxisLayout) -> _Cut:
 
     Padding is not stored before the round that needs it.
     """
-    cut = _cut(digits)
-    chunks = before.groups[0].chunks
-    if before.digits == digits and len(before.groups) == 1:
-        if 0 < sum(chunks) <= cut.size:
-            offset = before.groups[0].offset
-            return replace(cut, chunks=chunks, size=sum(chunks), offset=offset)
-        width = max(chunks, default=1) or 1
-        return cut.into(-(-cut.size // width))
-    return cut.into(before.blocks)
+    cut = _uncut(digits)
+    if before.digits != digits or len(before.groups) != 1:
+        return cut.into(before.blocks)
+    (group,) = before.groups
+    if 0 < group.stored <= cut.size:
+        return _cut_as(group)
+    width = max([1, *group.chunks])
+    return cut.into(-(-cut.size // width))
 
 
 def _windowed(digits: tuple[Digit, ...], before: AxisLayout, window: Window) -> _Cut:
     """Return a window of an axis in one group, cut as before if it was."""
     start, count = window
     group = before.groups[0]
-    same_digits = before.groups == (Group(digits, group.chunks, start),)
-    if same_digits and group.stored == count:
-        chunks = group.chunks
-    else:
-        chunks = even_chunks(count, before.blocks)
-    return _Cut(digits, count, chunks, False, start)
+    has_same_start = before.groups == (Group(digits, group.chunks, start),)
+    if has_same_start and group.stored == count:
+        return _cut_as(group)
+    return _Cut(
+        digits,
+        count,
+        chunks=even_chunks(count, before.blocks),
+        fixed=False,
+        offset=start,
+    )
 
 
 def _with_negatives(cut: _Cut, parts: int) -> _Cut:
     """Return an axis in one group that stores -k for every k, modulo its length."""
-    whole = replace(_cut(cut.digits).into(parts), fixed=cut.fixed)
+    whole = _uncut(cut.digits, cut.fixed).into(parts)
     window = with_negatives((cut.offset, cut.size), whole.size)
     start, count = window
     if count == whole.size:
@@ -167,9 +196,9 @@ def _with_negatives(cut: _Cut, parts: int) -> _Cut:
     return _Cut(
         cut.digits,
         count,
-        even_chunks(count, parts),
-        cut.fixed,
-        start,
+        chunks=even_chunks(count, parts),
+        fixed=cut.fixed,
+        offset=start,
     )
 
 
@@ -390,20 +419,27 @@ def _digits_after(groups: list[_Cut], step: Step | None) -> tuple[Digit, ...]:
 
 
 def _axis_as_wanted(
-    groups: list[_Cut], digits: tuple[Digit, ...], chunks: Chunks
+    groups: list[_Cut],
+    digits: tuple[Digit, ...],
+    chunks: Chunks,
 ) -> list[_Cut] | None:
-    """Return the groups of an axis in wanted chunks; None if these do not cut the outermost one."""
+    """Return the groups of an axis in wanted chunks; None if these do not cut the outermost one.
+
+    `digits` are those of all groups after the round, in which `chunks` are counted.
+    """
     outer, *inner = groups
     outer_digits = len(outer.digits)
     size = size_of(digits[:outer_digits])
     width = size_of(digits[outer_digits:])
-    if outer.fixed and chunks == (size * width,):
-        return groups
+    if outer.fixed:
+        return groups if chunks == (size * width,) else None
     is_cut_within = any(chunk % max(width, 1) for chunk in chunks)
-    if outer.fixed or is_cut_within or sum(chunks) != size * width:
+    if is_cut_within or sum(chunks) != size * width:
         return None
-    outer = replace(outer, chunks=tuple(chunk // max(width, 1) for chunk in chunks))
-    return [outer, *(replace(cut, chunks=(cut.size,)) for cut in inner)]
+    outer_chunks = tuple(chunk // max(width, 1) for chunk in chunks)
+    outer = replace(outer, chunks=outer_chunks)
+    whole_groups = [replace(cut, chunks=(cut.size,)) for cut in inner]
+    return [outer, *whole_groups]
 
 
 def _window_as_wanted(groups: list[_Cut], window: Window, chunks: Chunks) -> list[_Cut] | None:
@@ -820,16 +856,13 @@ class BlockCutter:
             )
             if flat_cuts is not None:
                 return flat_cuts
-        in_place = self.on_gpu and self.variant == "auto" and not program.bluestein
-        cuts = _in_digits(
-            program,
-            count,
-            step,
-            self.variant,
-            in_place,
-        )
         if self.variant != "auto":
+            cuts = _contiguous_for_step(program, count, step, self.variant)
             return _in_parts(cuts, source.blocks)
+        if self.on_gpu and not program.bluestein:
+            cuts = _at_their_places(program, count, step)
+        else:
+            cuts = _contiguous_for_step(program, count, step, self.variant)
         return _in_parts(_cut_as_before(cuts, before), before.blocks)
 
     def _flat_cuts(

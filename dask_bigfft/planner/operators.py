@@ -18,12 +18,13 @@ and the inverse steps have a round of their own::
     {Z}  {Y, X H}  {Y', X'}  {Z'}
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from dask_bigfft.transforms.bands import AxisBand, Window
-from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout, scaled, size_of
+from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout, scaled, size_of, whole
 from dask_bigfft.transforms.rounds import Round, StoredWindow, transformed
 from dask_bigfft.transforms.steps import AxisProgram, Step
 
@@ -51,30 +52,38 @@ def with_inverse(
     bands : tuple of AxisBand
         Frequencies that the product keeps.
     """
-    *others, last = forward
-    masks = tuple(band for band in bands if band.length_back is None)
-    target = _in_windows(last.target, programs, windows)
-    rounds = [*others, replace(last, target=target, multiplies=True, bands=masks)]
+    *earlier, last = forward
     turns_back = any(step.between is not None for step in last.steps)
-    remaining = others if turns_back else list(forward)
-    stored = last.source if turns_back else last.target
-    for round_ in reversed(remaining):
-        round_back = _inverse_round(programs, round_, stored)
-        rounds.append(
-            replace(
-                round_back,
-                source=_in_windows(round_back.source, programs, windows),
-                target=_in_windows(round_back.target, programs, windows),
-            )
+    middle = replace(
+        last,
+        target=_in_windows(last.target, programs, windows),
+        multiplies=True,
+        # Bands of other lengths are not set to 0, because nothing else is stored.
+        bands=tuple(band for band in bands if band.length_back is None),
+    )
+    if turns_back:
+        mirrored = tuple(earlier)
+        spectrum = last.source
+    else:
+        mirrored = forward
+        spectrum = last.target
+    rounds = [*earlier, middle]
+    for round_ in reversed(mirrored):
+        round_back = _inverse_round(programs, round_, spectrum)
+        round_back = replace(
+            round_back,
+            source=_in_windows(round_back.source, programs, windows),
+            target=_in_windows(round_back.target, programs, windows),
         )
-        stored = round_.source
+        rounds.append(round_back)
+        spectrum = round_.source
     return tuple(rounds)
 
 
 def _inverse_round(
     programs: Mapping[int, AxisProgram],
     round_: Round,
-    stored: Layout,
+    spectrum: Layout,
 ) -> Round:
     """Return the round that transforms back the digits of a forward round.
 
@@ -84,31 +93,82 @@ def _inverse_round(
         Program of each transformed axis.
     round_ : Round
         The forward round.
-    stored : Layout
-        Blocks of the spectrum, which may have bands of these digits.
+    spectrum : Layout
+        Blocks in which the next forward round takes the digits of this one. They may store a band
+        of a digit.
     """
     axes = list(round_.target.axes)
     for axis, program in programs.items():
         axes[axis] = _of_result(axes[axis], program.length, program.target[0])
-    steps: list[Step] = []
+    steps_back: list[Step] = []
     windows_in: list[StoredWindow] = []
     for step in round_.steps:
         step_back = _inverse(programs[step.axis], step)
-        steps.append(step_back)
+        steps_back.append(step_back)
         axes[step.axis] = _padded(axes[step.axis], step.target, step_back.source)
-        for group in stored.axes[step.axis].groups:
-            if group.digits == (step.target,):
-                windows_in += _windows_of(
-                    _of_length(group, step_back.source),
-                    round_.dim(step),
-                )
+        window = _window_of_band(
+            spectrum.axes[step.axis],
+            step.target,
+            step_back.source,
+            dim=round_.dim(step),
+        )
+        if window is not None:
+            windows_in.append(window)
     source = Layout(tuple(axes))
     return Round(
-        tuple(steps),
+        tuple(steps_back),
         source,
-        transformed(source, tuple(steps)),
-        tuple(windows_in),
+        target=transformed(source, tuple(steps_back)),
+        windows_in=tuple(windows_in),
     )
+
+
+def _inverse(program: AxisProgram, step: Step) -> Step:
+    """Return the step of an operator that transforms back the digit of a forward step."""
+    return program.steps[-1 - program.steps.index(step)]
+
+
+def _padded(
+    axis: AxisLayout,
+    digit: Digit,
+    digit_back: Digit,
+) -> AxisLayout:
+    """Return the layout of an axis with all values of a digit that is transformed back.
+
+    `digit` is the one after the forward step, and `digit_back` the one before the inverse step.
+    They differ if the inverse transform has another length.
+    """
+    groups: list[Group] = []
+    for group in axis.groups:
+        if group.digits == (digit,):
+            group = whole(digit_back)
+        groups.append(group)
+    return AxisLayout(tuple(groups))
+
+
+def _window_of_band(
+    axis: AxisLayout,
+    digit: Digit,
+    digit_back: Digit,
+    dim: int,
+) -> StoredWindow | None:
+    """Return the window of a digit that the spectrum stores; None if it stores all values.
+
+    `dim` is the dimension of a block that has the digit when it is transformed back. For the digits
+    see `_padded`.
+    """
+    for group in axis.groups:
+        if group.digits != (digit,):
+            continue
+        band = _of_length(group, digit_back)
+        if band.stored < band.size:
+            return StoredWindow(
+                dim,
+                first=band.offset,
+                count=band.stored,
+                size=band.size,
+            )
+    return None
 
 
 def blocks_before_next(
@@ -117,7 +177,8 @@ def blocks_before_next(
 ) -> list[Layout]:
     """Return the blocks after each round, as the exchange after it takes them.
 
-    Frequencies of an axis whose length changes are those of its other length there.
+    The exchange before the inverse step of an axis whose length changes takes its frequencies as
+    those of the other length.
 
     Parameters
     ----------
@@ -126,16 +187,18 @@ def blocks_before_next(
     lengths_back : sequence of (int, int)
         Axes whose length changes, and the other length.
     """
-    layouts = [round_.target for round_ in rounds]
-    for number, (layout, following) in enumerate(zip(layouts, rounds[1:], strict=False)):
-        axes = list(layout.axes)
+    layouts = []
+    for round_, next_round in itertools.pairwise(rounds):
+        axes = list(round_.target.axes)
         for axis, _ in lengths_back:
             (group,) = axes[axis].groups
-            (next_group,) = following.source.axes[axis].groups
-            if group.digits[0].stage == next_group.digits[0].stage:
-                axes[axis] = AxisLayout((_of_length(group, next_group.digits[0]),))
-        layouts[number] = Layout(tuple(axes))
-    return layouts
+            (next_group,) = next_round.source.axes[axis].groups
+            (digit,) = group.digits
+            (next_digit,) = next_group.digits
+            if digit.stage == next_digit.stage:
+                axes[axis] = AxisLayout((_of_length(group, next_digit),))
+        layouts.append(Layout(tuple(axes)))
+    return [*layouts, rounds[-1].target]
 
 
 def _of_length(group: Group, digit: Digit) -> Group:
@@ -147,38 +210,10 @@ def _of_length(group: Group, digit: Digit) -> Group:
     (own_digit,) = group.digits
     if own_digit == digit or own_digit.stage == INPUT:
         return group
-    first = group.offset
-    if first > own_digit.radix // 2:
-        first -= own_digit.radix
-    return Group((digit,), group.chunks, first % digit.radix)
-
-
-def _padded(
-    axis: AxisLayout,
-    digit: Digit,
-    digit_back: Digit,
-) -> AxisLayout:
-    """Return the layout of an axis with all values of a digit that is transformed back."""
-    groups: list[Group] = []
-    for group in axis.groups:
-        if group.digits == (digit,):
-            group = Group((digit_back,), (digit_back.size,))
-        groups.append(group)
-    return AxisLayout(tuple(groups))
-
-
-def _windows_of(group: Group, dim: int) -> Iterator[StoredWindow]:
-    """Yield the window of a digit that a group stores, if it is not all of it.
-
-    `dim` is the dimension of a block that has the digit when it is transformed back.
-    """
-    if group.stored < group.size:
-        yield StoredWindow(
-            dim,
-            group.offset,
-            group.stored,
-            group.size,
-        )
+    lowest = group.offset
+    if lowest > own_digit.radix // 2:  # negative frequencies are stored last
+        lowest -= own_digit.radix
+    return Group((digit,), group.chunks, lowest % digit.radix)
 
 
 def _in_windows(
@@ -189,19 +224,12 @@ def _in_windows(
     """Return a layout that stores a window of each axis in the order of the result."""
     axes = list(layout.axes)
     for axis, (start, count) in windows.items():
-        groups = axes[axis].groups
-        if len(groups) != 1 or groups[0].digits != programs[axis].target:
+        digits = programs[axis].target
+        if [group.digits for group in axes[axis].groups] != [digits]:
             continue
-        chunks = groups[0].chunks
-        if sum(chunks) != count:
-            chunks = scaled(chunks, count)
-        axes[axis] = AxisLayout((Group(groups[0].digits, chunks, start),))
+        (group,) = axes[axis].groups
+        axes[axis] = AxisLayout((Group(digits, scaled(group.chunks, count), start),))
     return Layout(tuple(axes))
-
-
-def _inverse(program: AxisProgram, step: Step) -> Step:
-    """Return the step of an operator that transforms back the digit of a forward step."""
-    return program.steps[-1 - program.steps.index(step)]
 
 
 @lru_cache(maxsize=1024)

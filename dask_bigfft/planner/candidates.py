@@ -7,7 +7,7 @@ The blocks of a round follow from the cuts before it (`layouts`).
 import bisect
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -474,24 +474,44 @@ class Candidates:
                 sizes,
                 padded,
             )
-            for chosen in itertools.product(*choices):
-                programs: dict[int, AxisProgram] = {}
-                last_axes = {axis for axis in spec.axes if assignment[axis][-1] == rounds - 1}
-                # Where a length changes, the product stands at the end of the forward round.
-                turns_back = last_axes.isdisjoint(axis for axis, _ in spec.lengths_back)
-                for axis, factors in zip(spec.axes, chosen, strict=True):
-                    programs[axis] = program_of(
-                        spec,
-                        axis,
-                        factors,
-                        bluestein=axis in padded,
-                        fused=turns_back and axis in last_axes,
-                    )
+            for factors_of_axes in itertools.product(*choices):
+                programs = self._programs(
+                    factors_of_axes,
+                    assignment,
+                    rounds,
+                    padded,
+                )
                 if self._mirrors_padding(programs, assignment, rounds):
                     continue
                 candidate = self.build(programs, assignment, sizes)
                 if candidate is not None:
                     yield candidate
+
+    def _programs(
+        self,
+        factors_of_axes: Sequence[Factors],
+        assignment: Assignment,
+        rounds: int,
+        padded: Container[int],
+    ) -> dict[int, AxisProgram]:
+        """Return the program of each axis, given its digits.
+
+        `padded` has the axes that use Bluestein's algorithm.
+        """
+        spec = self.spec
+        last_axes = {axis for axis in spec.axes if assignment[axis][-1] == rounds - 1}
+        # Where a length changes, the product stands at the end of the forward round.
+        turns_back = last_axes.isdisjoint(axis for axis, _ in spec.lengths_back)
+        programs = {}
+        for axis, factors in zip(spec.axes, factors_of_axes, strict=True):
+            programs[axis] = program_of(
+                spec,
+                axis,
+                factors,
+                bluestein=axis in padded,
+                fused=turns_back and axis in last_axes,
+            )
+        return programs
 
     def _factor_choices(
         self,

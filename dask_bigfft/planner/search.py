@@ -13,7 +13,7 @@ With scratch files, blocks also grow until writes are large.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NoReturn
 
@@ -24,9 +24,9 @@ from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, wi
 from dask_bigfft.planner.cost import with_forecast
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.merging import merged_up_to
-from dask_bigfft.planner.plan import Forecast, Plan
+from dask_bigfft.planner.plan import NO_FORECAST, Plan
 from dask_bigfft.planner.request import Machine, Request, block_count, largest_block, padded_block
-from dask_bigfft.planner.rows import NOT_STORED
+from dask_bigfft.planner.rows import NOT_STORED, Stored
 from dask_bigfft.transforms.layout import Chunks, wide_chunks
 from dask_bigfft.transforms.rounds import divided, numbered
 from dask_bigfft.transforms.spec import TransformSpec
@@ -108,14 +108,7 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         kernel=request.kernel,
         verify=request.verify,
         machine=search.machine,
-        expected=Forecast(
-            0,
-            0,
-            0,
-            0,
-            0.0,
-            0.0,
-        ),
+        expected=NO_FORECAST,
         storage=search.storage,
         device=request.device,
         device_memory_limit=request.device_nbytes,
@@ -186,8 +179,8 @@ def with_runners_up(plans: list[Plan], sizes: Sizes) -> Plan:
 MOST_DOUBLED = 12
 FEWEST = 16
 
-#: Fractions of a doubled block that are tried until one fits into memory.
-STEPS = (1, 3 / 4, 11 / 16)
+#: Fractions of a doubled block that are tried if the doubled block does not fit into memory.
+STEPS = (3 / 4, 11 / 16)
 
 #: Maximum time of a plan with larger writes, in units of the fastest.
 ALIKE = 1.05
@@ -230,15 +223,62 @@ def _with_doubled_blocks(search: Candidates, plan: Plan) -> list[Plan]:
     for _ in range(MOST_DOUBLED):
         block_size *= 2
         if plans[-1].piece_nbytes >= least or total_size < FEWEST * block_size:
-            break
-        for fraction in STEPS:  # a smaller block may fit into memory
-            larger = _in_blocks(search, int(block_size * fraction), is_local)
-            if larger is not None and larger.piece_nbytes > plans[-1].piece_nbytes:
-                plans.append(larger)
-                break
-        if fraction < 1:  # blocks of twice the size did not fit
-            break
+            return plans
+        larger = _in_larger_blocks(
+            search,
+            block_size,
+            is_local,
+            plans[-1].piece_nbytes,
+        )
+        if larger is None:
+            part = _in_part_of_block(search, block_size, is_local, plans[-1].piece_nbytes)
+            return plans if part is None else [*plans, part]
+        plans.append(larger)
     return plans
+
+
+def _in_part_of_block(
+    search: Candidates,
+    block_size: int,
+    is_local: bool,
+    piece_nbytes: int,
+) -> Plan | None:
+    """Return the first plan in a part of a block that does not fit, or None."""
+    for fraction in STEPS:
+        plan = _in_larger_blocks(
+            search,
+            int(block_size * fraction),
+            is_local,
+            piece_nbytes,
+        )
+        if plan is not None:
+            return plan
+    return None
+
+
+def _in_larger_blocks(
+    search: Candidates,
+    size: int,
+    is_local: bool,
+    piece_nbytes: int,
+) -> Plan | None:
+    """Return the plan in blocks of some size; None if it does not fit or has no larger writes.
+
+    Parameters
+    ----------
+    search : Candidates
+        The search.
+    size : int
+        Elements of a block.
+    is_local : bool
+        Whether the input blocks are local, see `_in_blocks`.
+    piece_nbytes : int
+        Size of the writes of a plan in smaller blocks.
+    """
+    plan = _in_blocks(search, size, is_local)
+    if plan is None or plan.piece_nbytes <= piece_nbytes:
+        return None
+    return plan
 
 
 def _best(plans: list[Plan], least: int) -> Plan:
@@ -261,26 +301,18 @@ def _in_blocks(search: Candidates, size: int, is_local: bool) -> Plan | None:
     input blocks are local, in the order of the first round, it may read whole blocks directly, too.
     That takes the least memory, so a plan that does it is taken at once.
     """
-    spec = search.spec
     request = search.request
-    stored = request.stored
-    nbytes = size * spec.work_dtype.itemsize
-    merged = merged_up_to(spec, request.chunks, nbytes)
-    if stored is not None and is_local:
-        # The chunks of the input do not matter if it is read directly, so it is cut again.
-        parts = stored.cut(spec.shape, np.dtype(spec.dtype).itemsize)
-        chunks = merged_up_to(spec, parts, nbytes)
-        plan = _plan_in_blocks(
-            search,
-            size,
-            chunks,
-            near=True,
-        )
+    if request.stored is not None and is_local:
+        plan = _reading_directly(search, size, request.stored)
         if plan is not None:
             return plan
-    chunk_choices = [merged] if stored is None else [request.chunks, merged]
+    nbytes = size * search.spec.work_dtype.itemsize
+    merged = merged_up_to(search.spec, request.chunks, nbytes)
+    chunk_choices = [merged]
+    if request.stored is not None and merged != request.chunks:
+        chunk_choices = [request.chunks, merged]
     fitting: list[Plan] = []
-    for chunks in dict.fromkeys(chunk_choices):
+    for chunks in chunk_choices:
         plan = _plan_in_blocks(
             search,
             size,
@@ -293,6 +325,22 @@ def _in_blocks(search: Candidates, size: int, is_local: bool) -> Plan | None:
         if chunks == merged or not writes_source:
             fitting.append(plan)
     return _best(fitting, request.piece_nbytes) if fitting else None
+
+
+def _reading_directly(search: Candidates, size: int, stored: Stored) -> Plan | None:
+    """Return the plan whose first round reads blocks of a stored array; None if none fits.
+
+    The chunks of the input do not matter then, so it is cut again.
+    """
+    spec = search.spec
+    nbytes = size * spec.work_dtype.itemsize
+    parts = stored.cut(spec.shape, np.dtype(spec.dtype).itemsize)
+    return _plan_in_blocks(
+        search,
+        size,
+        merged_up_to(spec, parts, nbytes),
+        near=True,
+    )
 
 
 def _plan_in_blocks(
@@ -348,7 +396,7 @@ def _fitting_in(search: Candidates) -> Plan | None:
         if sizes.target != sizes_to_try[0].target:
             break
         plans = [_as_it_fits(plan) for plan in ranked_plans(search, sizes)]
-        fitting = [plan for plan in plans if plan.fits_memory]
+        fitting = _that_fit(plans)
         if fitting:
             return with_runners_up(fitting, sizes)
     return None
@@ -410,11 +458,10 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
             storage,
         )
         outcome = _fitting(search)
-        if isinstance(outcome, int):
-            needed[storage] = outcome
+        if not outcome.plans:
+            needed[storage] = outcome.least_nbytes
             continue
-        plans, sizes = outcome
-        best = with_runners_up(plans, sizes)
+        best = with_runners_up(outcome.plans, outcome.sizes)
         if request.rounds is not None:
             best = replace(best, reason="the rounds were named")
         elif storage == "disk":
@@ -470,24 +517,49 @@ def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple
         If the chunks allow no plan at all.
     """
     for storage in _storages(request):
-        outcome = _fitting(
-            Candidates(
-                spec,
-                request,
-                machine,
-                storage,
-            )
+        search = Candidates(
+            spec,
+            request,
+            machine,
+            storage,
         )
-        if not isinstance(outcome, int):
-            plans, _ = outcome
+        plans = _fitting(search).plans
+        if plans:
             return tuple(sorted(plans, key=lambda plan: plan.expected.seconds))
     return ()
 
 
-def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
-    """Return the plans that fit and their sizes, best first, or the minimum bytes that one needs.
+@dataclass(frozen=True)
+class _Outcome:
+    """Outcome of a search with one storage.
 
-    The storage is that of the search.
+    Parameters
+    ----------
+    plans : list of Plan
+        Plans that fit into memory, the best first; empty if none fits.
+    sizes : Sizes
+        Size of their blocks, or of the blocks that were tried last.
+    least_nbytes : int
+        Minimum bytes that a plan needs, if none fits.
+    """
+
+    plans: list[Plan]
+    sizes: Sizes
+    least_nbytes: int = 0
+
+
+def _that_fit(plans: list[Plan]) -> list[Plan]:
+    """Return the plans that fit into memory."""
+    return [plan for plan in plans if plan.fits_memory]
+
+
+def _fitting(search: Candidates) -> _Outcome:
+    """Return the plans that fit, in blocks of the first size for which there are any.
+
+    Raises
+    ------
+    PlanError
+        If there is no plan, however large the memory is.
     """
     if search.request.rounds is not None:
         return _fitting_in_named_rounds(search)
@@ -502,9 +574,9 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
         ):
             continue
         plans = ranked_plans(search, sizes)
-        fitting = [plan for plan in plans if plan.fits_memory]
+        fitting = _that_fit(plans)
         if fitting:
-            return fitting, sizes
+            return _Outcome(fitting, sizes)
         peaks += [plan.expected.peak_host for plan in plans]
         if smallest_peak is None and _is_smaller(search, sizes):
             # The sizes between these and the smallest may not help either.
@@ -513,14 +585,14 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
         _raise_no_plan(search)
     if smallest_peak is None:
         smallest_peak = _least_in_smallest(search)
-    return min(*peaks, smallest_peak)
+    return _Outcome([], sizes, least_nbytes=min(*peaks, smallest_peak))
 
 
-def _fitting_in_named_rounds(search: Candidates) -> tuple[list[Plan], Sizes] | int:
-    """Return the plan in the rounds that the user named and its sizes, or the bytes it needs."""
+def _fitting_in_named_rounds(search: Candidates) -> _Outcome:
+    """Return the plan in the rounds that the user named, or the bytes that it needs."""
     sizes = next(ladder(search.spec, search.request))
     plan = finished(search, _named(search, sizes))
-    return ([plan], sizes) if plan.fits_memory else plan.expected.peak_host
+    return _Outcome(_that_fit([plan]), sizes, least_nbytes=plan.expected.peak_host)
 
 
 def _is_smaller(search: Candidates, sizes: Sizes) -> bool:

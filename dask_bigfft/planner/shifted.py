@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dask_bigfft.planner.cost import with_forecast
-from dask_bigfft.planner.plan import Forecast, Plan
+from dask_bigfft.planner.plan import NO_FORECAST, Plan
 from dask_bigfft.planner.request import Machine
 from dask_bigfft.transforms.layout import AxisLayout, Layout
 from dask_bigfft.transforms.spec import rearranged_spec
@@ -44,14 +44,7 @@ def rearranging_plan(
         variant="auto",
         kernel="scipy",
         machine=machine,
-        expected=Forecast(
-            0,
-            0,
-            0,
-            0,
-            0.0,
-            0.0,
-        ),
+        expected=NO_FORECAST,
         storage=storage,
         device="cpu",
     )

@@ -24,6 +24,7 @@ from dask_bigfft.planner.seconds import Model, shuffled
 from dask_bigfft.planner.stages import Exchange, Stage
 from dask_bigfft.tiles.way import Way
 from dask_bigfft.transforms.layout import Layout, admitted, tile_bytes_of
+from dask_bigfft.transforms.rounds import Round
 
 
 class MemoryWalk:
@@ -125,24 +126,46 @@ def _work_nbytes(plan: Plan, stage: Stage, way: Way | None = None) -> int:
         return tiles
     if plan.machine.holding and not (round_.takes_real or round_.makes_real):
         return tiles  # a GPU transforms its own blocks in place
-    model = model_of(plan)
-    way = way or model.way(stage)
-    factor = plan.spec.factor if round_.multiplies else None
-    has_kernel = factor is not None and factor.role == "kernel"
+    if way is None:
+        way = model_of(plan).way(stage)
     if way.tiling is not None:
-        return 2 * tiles if has_kernel else tiles
-    itemsize = np.dtype(stage.result_dtype).itemsize
-    copies = way.copied_nbytes(
-        block,
-        round_.without_windows.target.largest * itemsize,
-        is_repeated=model.repeats(round_),
+        return 2 * tiles if _computes_kernel(plan, round_) else tiles
+    copies = _uncut_nbytes(
+        plan,
+        stage,
+        round_,
+        way,
     )
+    return copies if copies else tiles
+
+
+def _uncut_nbytes(
+    plan: Plan,
+    stage: Stage,
+    round_: Round,
+    way: Way,
+) -> int:
+    """Return the bytes of the copies of a block that is not cut into tiles."""
+    result_itemsize = np.dtype(stage.result_dtype).itemsize
+    nbytes = way.copied_nbytes(
+        stage.exchange.block_nbytes,
+        round_.without_windows.target.largest * result_itemsize,
+        is_repeated=model_of(plan).repeats(round_),
+    )
+    spectra = 0
     if any(step.kind != step.last_kind for step in round_.steps):
-        # Half a spectrum between real values before and after the round.
-        copies += round_.spectrum.largest * plan.spec.work_dtype.itemsize
-    if has_kernel:
-        copies += 2 * round_.spectrum.largest * plan.spec.work_dtype.itemsize
-    return copies or tiles
+        spectra += 1  # half a spectrum between real values before and after the round
+    if _computes_kernel(plan, round_):
+        spectra += 2
+    if spectra:
+        nbytes += spectra * round_.spectrum.largest * plan.spec.work_dtype.itemsize
+    return nbytes
+
+
+def _computes_kernel(plan: Plan, round_: Round) -> bool:
+    """Return whether a round multiplies by the spectrum of a small kernel, which tasks compute."""
+    factor = plan.spec.factor
+    return round_.multiplies and factor is not None and factor.role == "kernel"
 
 
 def _writing_nbytes(plan: Plan) -> int:
@@ -246,8 +269,14 @@ def _keeps_blocks(plan: Plan, stage: Stage, is_first: bool) -> bool:
         return False
     if stage.round_ is None:
         return plan.inside
-    may_overwrite = plan.overwrite and plan.verify == "none" and plan.device != "hybrid"
-    if not is_first or not may_overwrite or plan.shares or stage.writes is not None:
+    return is_first and _overwrites_input(plan, stage)
+
+
+def _overwrites_input(plan: Plan, stage: Stage) -> bool:
+    """Return whether the first round writes its results into the input blocks that it reads."""
+    if not plan.overwrite or plan.verify != "none" or plan.device == "hybrid":
+        return False
+    if plan.shares or stage.writes is not None:
         return False
     if not model_of(plan).way(stage).memory.keeps_form:
         return False
@@ -311,13 +340,13 @@ def _walk_to_new_blocks(
         memory.allocate("new blocks", nbytes.share * larger)
         return
     if machine.buffers is not None and shuffled(exchange.shape):
-        # Shards beyond the buffers are in files, from which blocks are gathered one by one.
         packed = 2 * exchange.source.largest * exchange.shard_dtype.itemsize
         memory.allocate("packed shards", machine.threads * packed)
         in_flight = min(machine.buffers, nbytes.share * exchange.shard_nbytes)
         memory.allocate("shards in flight", in_flight)
-        kept_results = nbytes.results if following is None else 0
-        memory.allocate("new blocks", nbytes.share * kept_results)
+        # Other shards are in files, from which blocks are gathered one by one.
+        if following is None:
+            memory.allocate("new blocks", nbytes.share * nbytes.results)
         return
     share = min(1.0, nbytes.share * UNEVEN)  # of an uneven distribution
     memory.allocate("blocks", share * before)

@@ -119,24 +119,35 @@ def _round_text(plan: Plan, round_: Round) -> str:
 
 def _ffts(plan: Plan, steps: Sequence[Step]) -> list[str]:
     """Return the FFTs of some steps: those of whole axes together, then parts of axes."""
-    whole: dict[str, list[int]] = {}
+    whole_axes: dict[str, list[int]] = {}
     parts = []
     for step in steps:
-        (program,) = (program for program in plan.programs if program.axis == step.axis)
-        number = program.steps.index(step) + 1
-        count = len(program.steps)
-        is_back = bool(plan.spec.transfer) and number > len(program.factors)
-        if plan.spec.transfer:
-            count = len(program.factors)
-        if is_back:
-            number = len(program.steps) + 1 - number
-        name = "inverse FFT" if is_back or plan.spec.sign > 0 else "FFT"
+        name, number, count = _part_of_fft(plan, step)
         if count == 1:
-            whole.setdefault(name, []).append(step.axis)
+            whole_axes.setdefault(name, []).append(step.axis)
             continue
         axis = _axes_text(plan, [step.axis])
         parts.append(f"part {number} of {count} of the {name} along {axis}")
-    return [f"{name} along {_axes_text(plan, axes)}" for name, axes in whole.items()] + parts
+    whole = [f"{name} along {_axes_text(plan, axes)}" for name, axes in whole_axes.items()]
+    return whole + parts
+
+
+def _part_of_fft(plan: Plan, step: Step) -> tuple[str, int, int]:
+    """Return the name of the FFT that a step belongs to, its number in it, and their count.
+
+    An operator has a forward FFT and an inverse one, whose steps are counted backwards: number 3 of
+    3 transforms back what number 3 of 3 of the forward FFT has transformed.
+    """
+    (program,) = (program for program in plan.programs if program.axis == step.axis)
+    number = program.steps.index(step) + 1
+    count = len(program.steps)
+    name = "inverse FFT" if plan.spec.sign > 0 else "FFT"
+    if not plan.spec.transfer:
+        return name, number, count
+    forward_count = len(program.factors)
+    if number <= forward_count:
+        return name, number, forward_count
+    return "inverse FFT", count + 1 - number, forward_count
 
 
 def _axes_text(plan: Plan, axes: Sequence[int]) -> str:

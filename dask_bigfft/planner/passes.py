@@ -318,7 +318,7 @@ def _pass_shapes(
     view : tuple of int
         Shape of the block before the pass, in digits.
     firsts : list of int
-        Dimension of the first digit of each dimension of the block.
+        Dimension of the first digit of each dimension of the block, and the number of dimensions.
     scheme : Scheme
         Digits of all lines, and the pass of each step.
     number : int
@@ -333,35 +333,34 @@ def _pass_shapes(
     )
     is_first = number == 0
     is_last = number == max(itertools.chain(*passes), default=0)
-    view_order = tuple(range(len(view)))
-    order = request.order or view_order
-    if is_last and not request.inside and not request.order:
-        order = _natural_order(request, firsts, digits)
-    mirrored = request.mirrored and is_first
+    order = _order_of_pass(
+        request,
+        firsts,
+        digits,
+        is_last,
+    )
     read, after, stored = _block_shapes(view, steps)
+    mirrored = request.mirrored and is_first
     itemsizes = _itemsizes(request.itemsize, steps)
-    changes_type = itemsizes != (request.itemsize, request.itemsize)
-    transposes = order != view_order
-    buffers = _tile_buffers(itemsizes, changes_type, transposes)
-    for step in steps:
-        if step.reads_real and step.makes_real:
-            spectrum = request.itemsize // 2 + -(-request.itemsize // step.line.length)
-            buffers = [(max(itemsizes), 0), (spectrum, 0)]
-    buffers += _extra_buffers(request.itemsize, steps)
+    buffers = _pass_buffers(
+        request.itemsize,
+        steps,
+        transposes=order != tuple(range(len(view))),
+    )
     if mirrored:
         buffers.append((request.itemsize, 0))
     return _PassShapes(
-        tuple((step.number, step.digit) for step in steps),
-        view,
-        after,
-        read,
-        stored,
-        order,
-        frozenset(step.fixed_dim for step in steps),
-        itemsizes,
-        tuple(buffers),
-        is_first,
-        mirrored,
+        steps=tuple((step.number, step.digit) for step in steps),
+        view=view,
+        after=after,
+        read=read,
+        stored=stored,
+        order=order,
+        fixed=frozenset(step.fixed_dim for step in steps),
+        itemsizes=itemsizes,
+        buffers=tuple(buffers),
+        is_first=is_first,
+        mirrored=mirrored,
     )
 
 
@@ -414,14 +413,46 @@ def _itemsizes(itemsize: int, steps: list[_PassStep]) -> tuple[int, int]:
     return before, after
 
 
-def _natural_order(request: TileRequest, firsts: list[int], digits: tuple[Shape, ...]) -> Shape:
-    """Return the dimensions in natural order: the digits of each line reversed."""
+def _order_of_pass(
+    request: TileRequest,
+    firsts: list[int],
+    digits: tuple[Shape, ...],
+    is_last: bool,
+) -> Shape:
+    """Return the order in which a pass stores the dimensions of a block in digits.
+
+    It is the requested one, if there is one. Otherwise the last pass puts the digits of each line
+    into natural order, which reverses them, unless the round writes where it reads.
+    """
+    if request.order:
+        return request.order
     order = list(range(firsts[-1]))
+    if not is_last or request.inside:
+        return tuple(order)
     for line, split in zip(request.lines, digits, strict=True):
         if not line.turns_back:  # whose digits are back in place
             line_dims = slice(firsts[line.dim], firsts[line.dim] + len(split))
             order[line_dims] = reversed(order[line_dims])
     return tuple(order)
+
+
+def _pass_buffers(
+    itemsize: int,
+    steps: list[_PassStep],
+    transposes: bool,
+) -> list[tuple[int, int]]:
+    """Return the bytes of an element before and after a pass in each of its buffers.
+
+    `itemsize` is that of a complex element.
+    """
+    itemsizes = _itemsizes(itemsize, steps)
+    changes_type = itemsizes != (itemsize, itemsize)
+    buffers = _tile_buffers(itemsizes, changes_type, transposes)
+    for step in steps:
+        if step.reads_real and step.makes_real:  # and has half a spectrum between them
+            spectrum = itemsize // 2 + -(-itemsize // step.line.length)
+            buffers = [(max(itemsizes), 0), (spectrum, 0)]
+    return buffers + _extra_buffers(itemsize, steps)
 
 
 def _tile_buffers(

@@ -54,14 +54,11 @@ def decode(hint: Any, value: Any) -> Any:
     if origin is tuple:
         return _decode_tuple(typing.get_args(hint), value)
     if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        options = typing.get_args(hint)
-        return decode(next(option for option in options if option is not type(None)), value)
+        return _decode_optional(typing.get_args(hint), value)
     if origin is typing.Literal:
-        options = typing.get_args(hint)
-        if value not in options:
-            raise ValueError(f"{value!r} is not one of {options}")
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise ValueError(f"{value!r} is not one of {choices}")
         return value
     if not isinstance(value, hint):
         raise TypeError(f"{value!r} is not {hint}")
@@ -97,6 +94,14 @@ def _decode_tuple(hints: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     if hints[-1] is Ellipsis:
         hints = hints[:1] * len(value)
     return tuple(decode(hint, entry) for hint, entry in zip(hints, value, strict=True))
+
+
+def _decode_optional(hints: tuple[Any, ...], value: Any) -> Any:
+    """Return a value that may be None, given the types of a union; the first other one counts."""
+    if value is None:
+        return None
+    hint = next(hint for hint in hints if hint is not type(None))
+    return decode(hint, value)
 
 
 def _decode_number(hint: type[int] | type[float], value: Any) -> int | float:

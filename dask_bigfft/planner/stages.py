@@ -295,20 +295,25 @@ def with_buffers(
 
 def block_dtypes(spec: TransformSpec, rounds: Sequence[Round]) -> tuple[str, ...]:
     """Return the dtype of the blocks before and after each round, and of the result."""
-    real = spec.real_dtype.str
-    work = spec.work_dtype.str
-    before = work
-    if any(step.kind == "r2c" for round_ in rounds for step in round_.steps):
-        before = real
-    elif rounds and program_of(rounds[0]).begins_with_all and spec.kind == "c2c":
-        # The first FFTs of a complex transform may take real values directly.
-        before = work if np.dtype(spec.dtype).kind == "c" else real
     dtypes: list[str] = []
+    before = _dtype_before_rounds(spec, rounds)
     for round_ in rounds:
-        after = real if any(step.last_kind == "c2r" for step in round_.steps) else work
-        dtypes += [before, after]
+        makes_real = any(step.last_kind == "c2r" for step in round_.steps)
+        after = spec.real_dtype if makes_real else spec.work_dtype
+        dtypes += [before.str, after.str]
         before = after
     return (*dtypes, spec.out_dtype.str)
+
+
+def _dtype_before_rounds(spec: TransformSpec, rounds: Sequence[Round]) -> np.dtype[Any]:
+    """Return the dtype of the blocks before the first round, which may take real values."""
+    if any(step.kind == "r2c" for round_ in rounds for step in round_.steps):
+        return spec.real_dtype
+    is_real = np.dtype(spec.dtype).kind != "c"
+    # The first FFTs of a complex transform take real values directly if they are of all axes.
+    if rounds and is_real and spec.kind == "c2c" and program_of(rounds[0]).begins_with_all:
+        return spec.real_dtype
+    return spec.work_dtype
 
 
 # --- shared buffers -------------------------------------------------------------------------

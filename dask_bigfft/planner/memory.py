@@ -19,6 +19,7 @@ from dask_bigfft.planner.library_memory import library_bytes
 from dask_bigfft.planner.merging import UNEVEN, merging
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.request import Machine
 from dask_bigfft.planner.rows import BY_CALLER, DECODED
 from dask_bigfft.planner.seconds import Model, shuffled
 from dask_bigfft.planner.stages import Exchange, Stage
@@ -201,6 +202,11 @@ class _StageMemory:
     share: float
     work: int
 
+    @property
+    def largest(self) -> int:
+        """Bytes of all blocks after the exchange or after the round, whichever are more."""
+        return max(self.results, self.gathered)
+
 
 def _stage_memory(plan: Plan, stage: Stage) -> _StageMemory:
     """Return the bytes of an exchange and its round."""
@@ -330,28 +336,61 @@ def _walk_to_new_blocks(
         memory.allocate("new blocks", nbytes.results)
         return
     memory.allocate("gathered blocks of tasks", nbytes.threads * exchange.block_nbytes)
-    writes_new_block = following is None or following.reads is None
-    if stage.round_ is not None and writes_new_block:
+    if stage.round_ is not None and (following is None or following.reads is None):
         memory.allocate("results of tasks", nbytes.threads * stage.result_block_nbytes)
-    larger = max(nbytes.results, nbytes.gathered)
-    if machine.workers == 1 or exchange.local:
-        # Local blocks are replaced one by one. Others wait for the barrier.
-        memory.allocate("blocks", 0 if exchange.local else nbytes.share * before)
-        memory.allocate("new blocks", nbytes.share * larger)
+    if machine.workers > 1 and not exchange.local:
+        _walk_between_processes(
+            machine,
+            stage,
+            before,
+            nbytes,
+            memory,
+            is_last=following is None,
+        )
         return
+    # Local blocks are replaced one by one. Others wait for the barrier.
+    memory.allocate("blocks", 0 if exchange.local else nbytes.share * before)
+    memory.allocate("new blocks", nbytes.share * nbytes.largest)
+
+
+def _walk_between_processes(
+    machine: Machine,
+    stage: Stage,
+    before: int,
+    nbytes: _StageMemory,
+    memory: MemoryWalk,
+    is_last: bool,
+) -> None:
+    """Follow the blocks and shards of an exchange between processes.
+
+    Parameters
+    ----------
+    machine : Machine
+        The machine.
+    stage : Stage
+        The exchange and its round.
+    before : int
+        Bytes of all blocks before the exchange.
+    nbytes : _StageMemory
+        Bytes of its blocks.
+    memory : MemoryWalk
+        The walk.
+    is_last : bool
+        Whether no stage follows, so that the new blocks stay.
+    """
+    exchange = stage.exchange
     if machine.buffers is not None and shuffled(exchange.shape):
         packed = 2 * exchange.source.largest * exchange.shard_dtype.itemsize
         memory.allocate("packed shards", machine.threads * packed)
         in_flight = min(machine.buffers, nbytes.share * exchange.shard_nbytes)
         memory.allocate("shards in flight", in_flight)
         # Other shards are in files, from which blocks are gathered one by one.
-        if following is None:
-            memory.allocate("new blocks", nbytes.share * nbytes.results)
+        memory.allocate("new blocks", nbytes.share * nbytes.results if is_last else 0)
         return
     share = min(1.0, nbytes.share * UNEVEN)  # of an uneven distribution
     memory.allocate("blocks", share * before)
     memory.allocate("shards in flight", share * before)
-    memory.allocate("new blocks", share * larger)
+    memory.allocate("new blocks", share * nbytes.largest)
 
 
 def _all_at_once(plan: Plan, blocks: int) -> bool:

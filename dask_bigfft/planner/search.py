@@ -26,7 +26,7 @@ from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.merging import merged_up_to
 from dask_bigfft.planner.plan import NO_FORECAST, Plan
 from dask_bigfft.planner.request import Machine, Request, block_count, largest_block, padded_block
-from dask_bigfft.planner.rows import NOT_STORED, Stored
+from dask_bigfft.planner.rows import NOT_STORED
 from dask_bigfft.transforms.layout import Chunks, wide_chunks
 from dask_bigfft.transforms.rounds import divided, numbered
 from dask_bigfft.transforms.spec import TransformSpec
@@ -302,17 +302,15 @@ def _in_blocks(search: Candidates, size: int, is_local: bool) -> Plan | None:
     That takes the least memory, so a plan that does it is taken at once.
     """
     request = search.request
-    if request.stored is not None and is_local:
-        plan = _reading_directly(search, size, request.stored)
+    if is_local:
+        plan = _reading_directly(search, size)
         if plan is not None:
             return plan
     nbytes = size * search.spec.work_dtype.itemsize
     merged = merged_up_to(search.spec, request.chunks, nbytes)
-    chunk_choices = [merged]
-    if request.stored is not None and merged != request.chunks:
-        chunk_choices = [request.chunks, merged]
+    chunk_choices = [merged] if request.stored is None else [request.chunks, merged]
     fitting: list[Plan] = []
-    for chunks in chunk_choices:
+    for chunks in dict.fromkeys(chunk_choices):
         plan = _plan_in_blocks(
             search,
             size,
@@ -327,11 +325,14 @@ def _in_blocks(search: Candidates, size: int, is_local: bool) -> Plan | None:
     return _best(fitting, request.piece_nbytes) if fitting else None
 
 
-def _reading_directly(search: Candidates, size: int, stored: Stored) -> Plan | None:
+def _reading_directly(search: Candidates, size: int) -> Plan | None:
     """Return the plan whose first round reads blocks of a stored array; None if none fits.
 
     The chunks of the input do not matter then, so it is cut again.
     """
+    stored = search.request.stored
+    if stored is None:
+        return None
     spec = search.spec
     nbytes = size * spec.work_dtype.itemsize
     parts = stored.cut(spec.shape, np.dtype(spec.dtype).itemsize)

@@ -44,39 +44,35 @@ def keeps_kind(function: Callable[P, Result]) -> Callable[P, Result]:
 
     Its results are arrays of dask-array if one of its arguments is.
     """
-    untyped_function: Any = function  # a stand-in has another type than its source
 
     @wraps(function)
-    def with_stand_ins(*args: P.args, **kwargs: P.kwargs) -> Result:
+    def keeping(*args: P.args, **kwargs: P.kwargs) -> Result:
         values: tuple[Any, ...] = (*args, *kwargs.values())
-        sources = {value.name: value for value in values if is_of_dask_array(value)}
+        sources = {x.name: x for x in values if is_of_dask_array(x)}
         if not sources:
             return function(*args, **kwargs)
-        stand_ins = {name: _stand_in(source) for name, source in sources.items()}
+        stand_ins = {name: _stand_in(x) for name, x in sources.items()}
 
         def replaced(value: Any) -> Any:
-            """Return the stand-in of an array of dask-array, and other values unchanged."""
             return stand_ins[value.name] if is_of_dask_array(value) else value
 
-        replaced_keywords = {keyword: replaced(value) for keyword, value in kwargs.items()}
-        result = untyped_function(*map(replaced, args), **replaced_keywords)
-        stand_in_names = tuple(stand_in.name for stand_in in stand_ins.values())
-        result = _in_kind(
-            result,
-            stand_in_names,
-            sources=list(sources.values()),
+        call: Any = function
+        result = call(
+            *map(replaced, args),
+            **{name: replaced(value) for name, value in kwargs.items()},
         )
-        return cast("Result", result)
+        names = tuple(stand_in.name for stand_in in stand_ins.values())
+        return cast("Result", _in_kind(result, names, list(sources.values())))
 
-    return with_stand_ins
+    return keeping
 
 
 def _stand_in(x: Any) -> da.Array:
     """Return an array of dask in the chunks of another one, whose blocks have no values yet."""
     name = f"blocks_of-{x.name}"
     tasks = {}
-    for block_index in np.ndindex(*map(len, x.chunks)):
-        key = (name, *block_index)
+    for block in np.ndindex(*map(len, x.chunks)):
+        key = (name, *block)
         tasks[key] = Task(key, _absent, key)
     return array_of_tasks(tasks, name, x)
 
@@ -86,21 +82,13 @@ def _absent(key: Any) -> None:
     raise RuntimeError(f"{key} was computed before it was replaced by a block of its source")
 
 
-def _in_kind(result: Any, stand_in_names: tuple[str, ...], sources: Sequence[Any]) -> Any:
-    """Return a result with arrays of dask-array in place of dask's.
-
-    Parameters
-    ----------
-    result
-        An array, a tuple or list of results, or another value, which is returned unchanged.
-    stand_in_names, sources
-        Names of the stand-ins in the graph of the result, and the array that each stands for.
-    """
+def _in_kind(result: Any, names: tuple[str, ...], sources: Sequence[Any]) -> Any:
+    """Return a result, also one of several, with arrays of dask-array in place of dask's."""
     if isinstance(result, tuple | list):
-        return type(result)(_in_kind(part, stand_in_names, sources) for part in result)
+        return type(result)(_in_kind(part, names, sources) for part in result)
     if not isinstance(result, da.Array):
         return result
-    return calculated_array(Calculation(result, stand_in_names), sources)
+    return calculated_array(Calculation(result, names), sources)
 
 
 @dataclass(frozen=True)
@@ -131,15 +119,13 @@ class Calculation:
 
     def tasks(self, name: str, sources: Sequence[str]) -> dict[Any, Any]:
         """Return the tasks, given the names of the result and of the source of each stand-in."""
-        tasks, array_name = optimized_tasks(self.array, self.names)
+        tasks, result_name = optimized_tasks(self.array, self.names)
         source_of = dict(zip(self.names, sources, strict=True))
         for key in tasks:
-            if not isinstance(key, tuple):
-                continue
-            key_name, *block_index = key
-            if key_name in source_of:
-                tasks[key] = Alias(key, (source_of[key_name], *block_index))
+            if isinstance(key, tuple) and key[0] in source_of:
+                _, *block = key
+                tasks[key] = Alias(key, (source_of[key[0]], *block))
         for block_index in np.ndindex(*self.array.numblocks):
             key = (name, *block_index)
-            tasks[key] = Alias(key, (array_name, *block_index))
+            tasks[key] = Alias(key, (result_name, *block_index))
         return tasks

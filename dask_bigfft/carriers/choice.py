@@ -107,11 +107,18 @@ def resolved(carrier: str, plan: Plan, travelled: bool) -> str:
         return carrier if is_on_gpus else "shared"
     if is_on_gpus:  # GPU transports only work within one process
         return "tasks"
+    return _carrier_of_cluster(plan, travelled)
+
+
+def _carrier_of_cluster(plan: Plan, travelled: bool) -> str:
+    """Return the carrier for tasks that run on a cluster: a shuffle if it is possible and pays."""
     if travelled:  # p2p barriers must be made on the scheduler
         return "p2p" if _is_scheduler() else "tasks"
-    # Tasks may be renamed and run anywhere; a shuffle finds its barrier by its name.
+    if current_worker() is not None:
+        # Tasks may be renamed and run anywhere; a shuffle finds its barrier by its name.
+        return "tasks"
     shards = sum(exchange.shape.shards for exchange in plan.exchanges if not exchange.local)
-    return "tasks" if shards <= FEW_SHARDS or current_worker() is not None else "p2p"
+    return "p2p" if shards > FEW_SHARDS else "tasks"
 
 
 def _has_cluster() -> bool:

@@ -529,14 +529,9 @@ def transforms_in(collection: Any) -> dict[str, Plan]:
 
     Layers are not materialised.
     """
-    plans: dict[str, Plan] = {}
     if is_lazy(collection) and is_expression(collection):
-        for token, recipe in recipes_in(collection):
-            if recipe.plan.is_transform:
-                plans[token] = recipe.plan
-        for array in calculated_in(collection):
-            plans |= transforms_in(array)
-        return plans
+        return _transforms_in_expression(collection)
+    plans: dict[str, Plan] = {}
     graph = collection.__dask_graph__()
     for layer in getattr(graph, "layers", {"": graph}).values():
         if isinstance(layer, PlanLayer) and layer.plan.is_transform:
@@ -545,6 +540,17 @@ def transforms_in(collection: Any) -> dict[str, Plan]:
                 plans[layer.known.token] = layer.known.plan
         elif getattr(layer, "is_materialized", bool)():
             plans |= plans_among(layer.items())
+    return plans
+
+
+def _transforms_in_expression(array: Any) -> dict[str, Plan]:
+    """Return the plans of the transforms in an expression, as `transforms_in` does."""
+    plans: dict[str, Plan] = {}
+    for token, recipe in recipes_in(array):
+        if recipe.plan.is_transform:
+            plans[token] = recipe.plan
+    for calculated_array in calculated_in(array):
+        plans |= transforms_in(calculated_array)
     return plans
 
 

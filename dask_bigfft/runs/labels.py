@@ -26,6 +26,7 @@ from dask_bigfft.storage.sources import (
     zarr_package,
 )
 from dask_bigfft.storage.targets import Labels, Variable
+from dask_bigfft.transforms.spec import TransformSpec
 
 #: Attributes that describe how values are stored, and references within their file.
 _STORED = {*ATTRIBUTES, "_ARRAY_DIMENSIONS", "coordinates", "CLASS", "NAME", "DIMENSION_LIST"}
@@ -142,34 +143,23 @@ def transformed(labels: Labels, plan: Plan) -> Labels:
         return labels
     spec = plan.spec
     if spec.transfer:
-        kept = dict(labels.coordinates)
-        for axis, length in zip(spec.axes, spec.lengths, strict=True):
-            if length != spec.shape[axis]:
-                kept.pop(labels.names[axis], None)
-        return replace(labels, coordinates=kept)
-    forward = not spec.name.startswith("i")
+        return _filtered(labels, spec)
     attributes = labels.attributes
-    if not forward:
+    if not spec.is_forward:
         with contextlib.suppress(ImportError):
             attributes = _source_attributes(labels, spec.axes)
     names = list(labels.names)
     coordinates = dict(labels.coordinates)
     for axis, length in zip(spec.axes, spec.lengths, strict=True):
-        name = labels.names[axis]
-        coordinates.pop(name, None)
-        names[axis] = f"freq_{name}" if forward else name.removeprefix("freq_")
-        if name not in labels.coordinates:
-            continue
-        with contextlib.suppress(ImportError, ArgumentError, ArgumentTypeError):
-            coordinate_of = _frequencies if forward else _samples
-            names[axis], variable = coordinate_of(
-                labels,
-                plan,
-                axis,
-                length,
-            )
-            if variable is not None:
-                coordinates[names[axis]] = variable
+        coordinates.pop(labels.names[axis], None)
+        names[axis], variable = _transformed_dimension(
+            labels,
+            plan,
+            axis,
+            length,
+        )
+        if variable is not None:
+            coordinates[names[axis]] = variable
     if len(set(names)) < len(names):
         return Labels((), attributes)
     return Labels(
@@ -178,6 +168,36 @@ def transformed(labels: Labels, plan: Plan) -> Labels:
         coordinates,
         labels.variable,
     )
+
+
+def _filtered(labels: Labels, spec: TransformSpec) -> Labels:
+    """Return the labels of a filter's result, without the coordinates of axes of another length."""
+    coordinates = dict(labels.coordinates)
+    for axis, length in zip(spec.axes, spec.lengths, strict=True):
+        if length != spec.shape[axis]:
+            coordinates.pop(labels.names[axis], None)
+    return replace(labels, coordinates=coordinates)
+
+
+def _transformed_dimension(
+    labels: Labels,
+    plan: Plan,
+    axis: int,
+    length: int,
+) -> tuple[str, Variable | None]:
+    """Return the name and the coordinate of a transformed dimension; None without a coordinate."""
+    name = labels.names[axis]
+    if name in labels.coordinates:
+        coordinate_of = _frequencies if plan.spec.is_forward else _samples
+        with contextlib.suppress(ImportError, ArgumentError, ArgumentTypeError):
+            return coordinate_of(
+                labels,
+                plan,
+                axis,
+                length,
+            )
+    new_name = f"freq_{name}" if plan.spec.is_forward else name.removeprefix("freq_")
+    return new_name, None
 
 
 def spacing_of(

@@ -957,17 +957,9 @@ def unpad(array: xr.DataArray, dim: Dims = None, *, width: Any = None) -> xr.Dat
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
-
-    def is_padded(name: Hashable) -> bool:
-        return name in array.coords and PAD_WIDTH in array.coords[name].attrs
-
-    dims = parse_dims(array, dim, lambda name: width is not None or is_padded(name))
+    dims = parse_dims(array, dim, lambda name: width is not None or _is_padded(array, name))
     if width is None:
-        unknown = [name for name in dims if not is_padded(name)]
-        if unknown:
-            allowed = f"samples before and after {unknown}, whose coordinates do not have them"
-            raise_invalid("width", None, allowed)
-        width = {name: array.coords[name].attrs[PAD_WIDTH] for name in dims}
+        width = _widths_of_pad(array, dims)
     widths = _parse_width(width, dims)
     inner = {}
     for name, (before, after) in widths.items():
@@ -977,11 +969,26 @@ def unpad(array: xr.DataArray, dim: Dims = None, *, width: Any = None) -> xr.Dat
         inner[name] = slice(before, size - after)
     cropped = array.isel(inner)
     coords = {}
-    for name in [name for name in widths if name in cropped.coords]:
-        coordinate = cropped.coords[name].variable.copy()
-        coordinate.attrs.pop(PAD_WIDTH, None)
-        coords[name] = coordinate
+    for name in widths:
+        if name in cropped.coords:
+            coordinate = cropped.coords[name].variable.copy()
+            coordinate.attrs.pop(PAD_WIDTH, None)
+            coords[name] = coordinate
     return cropped.assign_coords(coords)
+
+
+def _is_padded(array: xr.DataArray, name: Hashable) -> bool:
+    """Return whether the coordinate of a dimension says how many samples `pad` has added."""
+    return name in array.coords and PAD_WIDTH in array.coords[name].attrs
+
+
+def _widths_of_pad(array: xr.DataArray, dims: Sequence[Hashable]) -> dict[Hashable, Any]:
+    """Return the samples that `pad` has added before and after each dimension."""
+    unknown = [name for name in dims if not _is_padded(array, name)]
+    if unknown:
+        allowed = f"samples before and after {unknown}, whose coordinates do not have them"
+        raise_invalid("width", None, allowed)
+    return {name: array.coords[name].attrs[PAD_WIDTH] for name in dims}
 
 
 # --- two arrays -----------------------------------------------------------------------------

@@ -738,13 +738,8 @@ def _of_forward_transform(step: Step) -> Step:
     """Return the forward FFT of a step of an operator, without a divisor."""
     if step.between is None:
         return replace(step, divisor=Divisor())
-    return replace(
-        step,
-        target=step.between,
-        twiddle=None,
-        between=None,
-        divisor=Divisor(),
-    )
+    forward_step, _ = step.halves
+    return forward_step
 
 
 def _exchanged_factor(
@@ -776,14 +771,9 @@ def _exchanged_factor(
         source_axes.append(AxisLayout((Group((digit,), factor.chunks[axis]),)))
     source = Layout(tuple(source_axes))
     result = Layout(tuple(blocks.axes[axis] for axis in axes))
-    mirror = None
-    if spec.real_axis in axes:
-        real = axes.index(spec.real_axis)
-        if _halved_digits(source.axes[real]) != _halved_digits(result.axes[real]):
-            others = tuple(i for i, axis in enumerate(axes) if axis in spec.axes and i != real)
-            mirror = Mirror(real, plan.programs[-1].length, others)
+    shape = tuple(factor.shape[axis] for axis in axes)
     return Plan(
-        spec=rearranged_spec("transfer", tuple(factor.shape[axis] for axis in axes), factor.dtype),
+        spec=rearranged_spec("transfer", shape, factor.dtype),
         programs=(),
         source=source,
         rounds=(),
@@ -795,8 +785,35 @@ def _exchanged_factor(
         device="cpu",
         storage=plan.storage,
         verify=plan.verify,
-        mirror=mirror,
+        mirror=_mirror_of_values(spec, axes, source, result),
     )
+
+
+def _mirror_of_values(
+    spec: TransformSpec,
+    axes: tuple[int, ...],
+    source: Layout,
+    result: Layout,
+) -> Mirror | None:
+    """Return the mirror image that completes values of half a spectrum; None if none is needed.
+
+    Parameters
+    ----------
+    spec : TransformSpec
+        The operator.
+    axes : tuple of int
+        Its axes that the values have.
+    source, result : Layout
+        Layouts of the values, before and after they are exchanged.
+    """
+    real_axis = spec.real_axis
+    if real_axis is None or real_axis not in axes:
+        return None
+    real = axes.index(real_axis)
+    if _halved_digits(source.axes[real]) == _halved_digits(result.axes[real]):
+        return None
+    others = tuple(i for i, axis in enumerate(axes) if axis in spec.axes and i != real)
+    return Mirror(real, spec.length_of(real_axis), others)
 
 
 def _filter_operand(plan: Plan, program: AxisProgram) -> Operand:

@@ -14,11 +14,12 @@ def scratch_bytes(plan: Plan) -> int:
     """Return the peak bytes of scratch files: those being read and those being written."""
     if plan.storage != "disk":
         return 0
-    spilled = [0]
+    written = []
     for exchange, moves in zip(plan.exchanges, plan.moves, strict=True):
-        spilled.append(exchange.shard_nbytes if moves else 0)
-    spilled.append(0)
-    return max(map(sum, itertools.pairwise(spilled))) + operand_bytes(plan)
+        written.append(exchange.shard_nbytes if moves else 0)
+    # A round reads the files of the exchange before it while it writes those of the next one.
+    pairs = itertools.pairwise([0, *written, 0])
+    return max(map(sum, pairs)) + operand_bytes(plan)
 
 
 def task_count(plan: Plan) -> int:
@@ -49,17 +50,23 @@ def exchanged_bytes(plan: Plan) -> int:
     """Return the bytes that all exchanges together move, without the padding of bands."""
     if plan.spec.windows_in or plan.spec.windows_between:
         return sum(exchange.moved_nbytes for exchange in plan.travelling)
-    of_factors = sum(map(exchanged_bytes, _factor_plans(plan)))
-    return of_factors + sum(exchange.nbytes for exchange in plan.travelling)
+    factor_nbytes = sum(map(exchanged_bytes, _factor_plans(plan)))
+    return factor_nbytes + sum(exchange.nbytes for exchange in plan.travelling)
+
+
+def _flops_of_rounds(plan: Plan) -> float:
+    """Return the floating point operations of a plan, without those of its operands."""
+    return sum(map(flops, plan.rounds))
 
 
 def forecast(plan: Plan) -> Forecast:
     """Return the forecast memory, tasks and seconds of a plan."""
     model = model_of(plan)
+    factor_plans = _factor_plans(plan)
     stages = enumerate(plan.forecast_stages, 1)
     rounds = tuple(model.stage(stage, number) for number, stage in stages)
     start = plan.machine.profile.start
-    for factor_plan in _factor_plans(plan):
+    for factor_plan in factor_plans:
         factor_model = model_of(factor_plan)
         start += sum(factor_model.stage(stage).seconds for stage in factor_plan.forecast_stages)
     return Forecast(
@@ -67,7 +74,7 @@ def forecast(plan: Plan) -> Forecast:
         peak_host=peak_host(plan),
         scratch=scratch_bytes(plan),
         tasks=task_count(plan),
-        flops=sum(sum(map(flops, p.rounds)) for p in (plan, *_factor_plans(plan))),
+        flops=sum(map(_flops_of_rounds, [plan, *factor_plans])),
         seconds=start + merging(plan).seconds + sum(round_.seconds for round_ in rounds),
         rounds=rounds,
     )

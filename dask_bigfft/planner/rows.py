@@ -164,8 +164,7 @@ def reads_rows(
     axes = []
     for axis, unit in zip(source.axes, stored.unit, strict=True):
         group = axis.groups[0]
-        is_shifted = bool(group.offset or group.arrangement)
-        if len(axis.groups) != 1 or is_shifted:
+        if len(axis.groups) != 1 or not group.is_in_order:
             return False
         axes.append(AxisLayout((Group(group.digits, wide_chunks(axis.size, unit)),)))
     units = Layout(tuple(axes))
@@ -204,11 +203,11 @@ def _is_split(before: AxisLayout, after: AxisLayout) -> bool:
 
 
 def _keeps_cuts(before: Group, after: Group) -> bool:
-    """Return whether one of two cuts of the same digits has all cuts of the other."""
-    if before.offset or before.arrangement or after.offset or after.arrangement:
+    """Return whether a group is cut wherever it was cut before, and perhaps elsewhere, too."""
+    if not before.is_in_order or not after.is_in_order:
         return False
     ends_after = set(after.bounds)
-    return all(end in ends_after for end in before.bounds if end < after.bounds[-1])
+    return all(end in ends_after for end in before.bounds if end < after.stored)
 
 
 def split_result(last: Layout, result: Layout, least: int = 1) -> Layout | None:
@@ -286,11 +285,11 @@ def _widths(
 def _is_even(group: Group) -> bool:
     """Return whether a group is stored whole and in order, in chunks of one length."""
     length = max(group.chunks, default=0)
-    if group.offset or group.arrangement or not length:
+    if not length or not group.is_whole:
         return False
     if any(digit.is_partial for digit in group.digits):
         return False
-    return set(group.chunks[:-1]) <= {length} and group.stored == group.size
+    return set(group.chunks[:-1]) <= {length}
 
 
 def row_factors(n: int, room: int, row: int) -> list[tuple[int, int]]:

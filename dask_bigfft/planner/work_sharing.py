@@ -138,23 +138,19 @@ def _sharing(plan: Plan, model: Model, number: int) -> Sharing:
         tile_plans(round_, plan.spec.work_dtype.name, device.nbytes) for device in machine.devices
     ]
     stage = plan.stages[number]
-    threads, gather_seconds = _gathering(model, stage)
-    gpu_seconds = math.inf
+    threads, gpu_seconds = _gathering(model, stage)
     if all(tiles_of_gpus):
-        gpu_seconds = max(model.of_device(round_), 1e-12)
-    gpu_seconds = max(gpu_seconds, gather_seconds)
+        gpu_seconds = max(gpu_seconds, model.of_device(round_), 1e-12)
+    else:
+        gpu_seconds = math.inf
     cpu_seconds = _cpu_seconds(model, stage)
     rates = (threads / cpu_seconds, gpu_count / gpu_seconds)
-    # Fraction of the memory bandwidth that the threads take, which slows both down.
-    copy_rate = machine.threads * machine.profile.copy
-    busy = min(1.0, threads * block_nbytes / cpu_seconds / copy_rate)
-    speed = (1 - (1 - machine.profile.together) * busy) / (1 + threads / SHARED_TILES)
+    speed = _speed_together(machine, threads, threads * block_nbytes / cpu_seconds)
     is_free = _has_free_dim(round_)
-    pass_counts = [tuple(len(tiles.passes) for tiles in parts) for parts in tiles_of_gpus]
-    takes_several_passes = set(pass_counts) != {(1,)}
     beside = 0
     divides = True
-    if takes_several_passes:
+    pass_counts = [tuple(len(tiles.passes) for tiles in parts) for parts in tiles_of_gpus]
+    if set(pass_counts) != {(1,)}:  # some GPU takes several passes
         beside = min(admitted(block_nbytes) * gpu_count, own_blocks) * block_nbytes
         divides = is_free and all(len(counts) == 1 for counts in pass_counts)
     return Sharing(
@@ -167,6 +163,17 @@ def _sharing(plan: Plan, model: Model, number: int) -> Sharing:
         free=is_free,
         beside=beside,
     )
+
+
+def _speed_together(machine: Machine, threads: int, bytes_per_second: float) -> float:
+    """Return the speed of threads and GPUs that work together, in units of their speeds alone.
+
+    The threads read `bytes_per_second` of blocks. The fraction of the memory bandwidth that they
+    take slows both down, and so does their number (`SHARED_TILES`).
+    """
+    copy_rate = machine.threads * machine.profile.copy
+    busy = min(1.0, bytes_per_second / copy_rate)
+    return (1 - (1 - machine.profile.together) * busy) / (1 + threads / SHARED_TILES)
 
 
 def _cpu_seconds(model: Model, stage: Stage) -> float:

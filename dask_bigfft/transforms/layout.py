@@ -160,9 +160,14 @@ class Group(HashedOnce):
         return self.bounds[-1]
 
     @property
+    def is_in_order(self) -> bool:
+        """True if values are stored in their order, from the first one on."""
+        return not self.offset and not self.arrangement
+
+    @property
     def is_whole(self) -> bool:
-        """True if all values are stored from the first one on, without padding or cropping."""
-        return self.offset == 0 and self.stored == self.size
+        """True if all values are stored in their order, without padding or cropping."""
+        return self.is_in_order and self.stored == self.size
 
     def interval(self, chunk: int) -> tuple[int, int]:
         """Return the first and one-past-last place of a chunk that belong to the digits."""

@@ -88,9 +88,7 @@ def _fits(shared_axis: AxisLayout, axis: AxisLayout) -> bool:
 
 def _is_plain(group: Group) -> bool:
     """Return True if a group stores each value once, in order, and without empty chunks."""
-    if group.arrangement or not group.is_whole:
-        return False
-    return min(group.chunks, default=0) > 0
+    return group.is_whole and min(group.chunks, default=0) > 0
 
 
 def _has_same_dims(a: AxisLayout, b: AxisLayout) -> bool:

@@ -54,9 +54,9 @@ Factors = tuple[int, ...]
 
 def nearest_divisors(n: int, ideal: float) -> list[int]:
     """Return the proper divisors of n just below and just above `ideal`."""
-    inner = [d for d in divisors(n) if 1 < d < n]
-    place = bisect.bisect_right(inner, ideal)
-    return inner[max(0, place - 1) : place + 1]
+    proper_divisors = [d for d in divisors(n) if 1 < d < n]
+    place = bisect.bisect_right(proper_divisors, ideal)
+    return proper_divisors[max(0, place - 1) : place + 1]
 
 
 def few_source_factors(n: int, most: int) -> list[Factors]:
@@ -81,9 +81,9 @@ def few_source_factors(n: int, most: int) -> list[Factors]:
     first = max((d for d in divisors(n) if d <= most), default=1)
     if first == 1:
         return []
-    rest = n // first
-    seconds = {*nearest_divisors(rest, 512), *nearest_divisors(rest, 1536)}
-    return [(first, second, rest // second) for second in sorted(seconds)]
+    cofactor = n // first
+    seconds = {*nearest_divisors(cofactor, 512), *nearest_divisors(cofactor, 1536)}
+    return [(first, second, cofactor // second) for second in sorted(seconds)]
 
 
 def program_of(
@@ -361,16 +361,17 @@ class Candidates:
 
         None if a block would be gathered from too many blocks.
         """
+        from_rows = self._reads_rows(source, rounds[0].source)
+        moves = [not from_rows, *[True] * (len(rounds) - 1)]
         last = rounds[-1].target
         flat = flattened(last)  # None if the last blocks are no intervals of whole axes
         result = self.cutter.result(programs, last, flat)
-        from_rows = self._reads_rows(source, rounds[0].source)
-        moves = [not from_rows, *[True] * (len(rounds) - 1)]
         needs_exchange = flat != result
         if needs_exchange:
             split = self._as_split(programs, last, result)
             moves.append(split is None)
-            result = split or result
+            if split is not None:
+                result = split
         stages = stages_of(
             [source, *blocks_before_next(rounds, self.spec.lengths_back)],
             rounds,

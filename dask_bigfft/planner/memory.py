@@ -550,8 +550,10 @@ def _walk_assembling(
         memory.allocate("work", _work_nbytes(plan, stage))
     else:
         way = model_of(plan).way(stage, is_assembled=True)
-        result = 0 if way.memory.is_overwritten else stage.result_block_nbytes
-        memory.allocate("work", _work_nbytes(plan, stage, way) + result)
+        work = _work_nbytes(plan, stage, way)
+        if not way.memory.is_overwritten:
+            work += stage.result_block_nbytes
+        memory.allocate("work", work)
     memory.free("work", "assembled block")
     memory.allocate("result", stage.result_block_nbytes)
 
@@ -565,11 +567,11 @@ def _under_way(exchange: Exchange) -> int:
 def _written_nbytes(plan: Plan, number: int) -> int:
     """Return the bytes beside the result of a round while it is written to files."""
     stages = plan.forecast_stages
-    result = stages[number].result_block_nbytes
+    block_nbytes = stages[number].result_block_nbytes
     if number + 1 < len(stages):
         following = stages[number + 1]
-        return min(result, _under_way(following.exchange)) if following.moves else 0
-    cut_nbytes = 0 if plan.outgoing is None else result
+        return min(block_nbytes, _under_way(following.exchange)) if following.moves else 0
+    cut_nbytes = 0 if plan.outgoing is None else block_nbytes
     return max(cut_nbytes, _writing_nbytes(plan))
 
 

@@ -161,8 +161,8 @@ def _factorisations(n: int, digits: int, most: int) -> tuple[Shape, ...]:
         return ((n,),) if n > 1 else ()
     factorisations: list[Shape] = []
     for divisor in divisors(n)[1:-1]:
-        for rest in _factorisations(n // divisor, digits - 1, most):
-            factorisations.append((divisor, *rest))
+        for other_factors in _factorisations(n // divisor, digits - 1, most):
+            factorisations.append((divisor, *other_factors))
     factorisations.sort(key=lambda factors: (max(factors), factors))
     return tuple(factorisations[: most if digits == 2 else 4 * most])
 
@@ -223,26 +223,27 @@ class _PassShapes:
 
     def in_tiles(self, tile: Shape) -> TilePass:
         """Return the pass in tiles of a shape."""
-        after = tuple(
-            self.after[dim] if dim in self.fixed else extent for dim, extent in enumerate(tile)
-        )
+        after = list(tile)
+        for dim in self.fixed:
+            after[dim] = self.after[dim]
         size_before = math.prod(tile)
         size_after = math.prod(after)
+        places = []
+        for itemsize_before, itemsize_after in self.buffers:
+            nbytes = max(size_before * itemsize_before, size_after * itemsize_after)
+            places.append(aligned(nbytes))
         stored = tuple(self.stored[dim] for dim in self.order)
         tile_stored = tuple(after[dim] for dim in self.order)
         return TilePass(
-            self.steps,
-            self.view,
-            self.after,
-            tile,
-            self.order,
-            _runs_of_tile(self.read, tile),
-            _runs_of_tile(stored, tile_stored),
-            tuple(
-                aligned(max(size_before * before, size_after * result))
-                for before, result in self.buffers
-            ),
-            self.itemsizes,
+            steps=self.steps,
+            view=self.view,
+            after=self.after,
+            tile=tile,
+            order=self.order,
+            reads=_runs_of_tile(self.read, tile),
+            writes=_runs_of_tile(stored, tile_stored),
+            places=tuple(places),
+            itemsizes=self.itemsizes,
             mirrored=self.mirrored,
         )
 
@@ -515,9 +516,10 @@ class _Search:
             for scheme in self._schemes(count):
                 passes, cost = self._cheaper_passes(scheme, count, best_cost)
                 if passes:
-                    # as many buffers as tiles can fill, and two for those of other blocks
-                    filled = min(buffers, max(tile_pass.tiles for tile_pass in passes) + 2)
-                    best = TilePlan(scheme[0], passes, filled)
+                    most_tiles = max(tile_pass.tiles for tile_pass in passes)
+                    digits, _ = scheme
+                    # As many buffers as tiles can fill, and two for those of other blocks.
+                    best = TilePlan(digits, passes, buffers=min(buffers, most_tiles + 2))
                     best_cost = cost
         return best
 
@@ -528,7 +530,8 @@ class _Search:
 
         Every digit costs a little, so that of equal schemes the one with fewer digits is taken.
         """
-        cost = 0.02 * sum(map(len, scheme[0]))
+        digits, _ = scheme
+        cost = 0.02 * sum(map(len, digits))
         passes: list[TilePass] = []
         for tile_pass in self._passes(scheme, count):
             if tile_pass is None:
@@ -644,25 +647,24 @@ class _Search:
         The last item is None if a tile does not fit.
         """
         request = self.request
-        lines = list(zip(request.lines, scheme[0], strict=True))
-        sizes = _sizes_in_digits(request, scheme[0])
+        digits, _ = scheme
+        sizes = _sizes_in_digits(request, digits)
         view = tuple(itertools.chain(*sizes))
         firsts = list(itertools.accumulate(map(len, sizes), initial=0))
         for number in range(count):
-            tile_pass = self._pass(
-                _pass_shapes(
-                    request,
-                    view,
-                    firsts,
-                    scheme,
-                    number,
-                )
+            shapes = _pass_shapes(
+                request,
+                view,
+                firsts,
+                scheme,
+                number,
             )
+            tile_pass = self._pass(shapes)
             yield tile_pass
             if tile_pass is None:
                 return
             view = tile_pass.after
-        for line, split in lines:
+        for line, split in zip(request.lines, digits, strict=True):
             if request.inside and len(split) > 1 and not line.turns_back:
                 first = firsts[line.dim]
                 yield self._swap(view, first, first + len(split) - 1)
@@ -732,8 +734,8 @@ class _Search:
         if unit > self.room:
             return 0
         count = max(1, int(finer * limits.pieces))
-        wanted = min(limits.most, max(limits.least, unit * size // count))
-        units = min(self.room, max(unit, wanted)) // max(1, unit)
+        tile_nbytes = min(limits.most, max(limits.least, unit * size // count))
+        units = min(self.room, max(unit, tile_nbytes)) // max(1, unit)
         while units and sum(aligned(units * nbytes) for nbytes in buffer_nbytes) > self.room:
             units -= 1  # for the alignment of every buffer
         return units
@@ -746,8 +748,9 @@ class _Search:
         itemsize = self.request.itemsize
         limits = self.limits
         unit = SWAP_PLACES * itemsize
-        wanted = unit * math.prod(view) // limits.pieces
-        units = min(self.room, min(limits.most, max(limits.least, wanted))) // unit
+        tile_nbytes = unit * math.prod(view) // limits.pieces
+        tile_nbytes = min(limits.most, max(limits.least, tile_nbytes))
+        units = min(self.room, tile_nbytes) // unit
         if units == 0:
             return None
         tile = [1] * len(view)
@@ -767,14 +770,14 @@ class _Search:
             return None
         runs = _runs_of_tile(view, tuple(tile))
         return TilePass(
-            (),
-            view,
-            view,
-            tuple(tile),
-            tuple(range(len(view))),
-            runs,
-            runs,
-            (buffer_nbytes,) * SWAP_PLACES,
-            (itemsize, itemsize),
-            (first, last),
+            steps=(),
+            view=view,
+            after=view,
+            tile=tuple(tile),
+            order=tuple(range(len(view))),
+            reads=runs,
+            writes=runs,
+            places=(buffer_nbytes,) * SWAP_PLACES,
+            itemsizes=(itemsize, itemsize),
+            swap=(first, last),
         )

@@ -498,9 +498,9 @@ def apart(round_: Round) -> tuple[Round, ...]:
         if step.kind == step.last_kind:
             groups[step.kind].append(step)
             continue
-        there, back = step.halves
-        groups["r2c"].append(there)
-        groups["c2r"].append(back)
+        forward_step, step_back = step.halves
+        groups["r2c"].append(forward_step)
+        groups["c2r"].append(step_back)
     rounds: list[Round] = []
     source = round_.source
     for steps in filter(None, map(tuple, groups.values())):

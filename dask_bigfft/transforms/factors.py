@@ -57,14 +57,14 @@ def factorize(n: int) -> Mapping[int, int]:
     if not 1 <= n <= MAX_LENGTH:
         raise_invalid("n", n, f"1..{MAX_LENGTH}")
     exponents = Counter[int]()
-    rest = int(n)
+    cofactor = int(n)
     for p in _SMALL_PRIMES:
-        if p * p > rest:
+        if p * p > cofactor:
             break
-        while rest % p == 0:
+        while cofactor % p == 0:
             exponents[p] += 1
-            rest //= p
-    unfactored = [rest] if rest > 1 else []
+            cofactor //= p
+    unfactored = [cofactor] if cofactor > 1 else []
     while unfactored:
         m = unfactored.pop()
         if _is_prime(m):
@@ -84,10 +84,10 @@ def divisors(n: int) -> tuple[int, ...]:
     >>> divisors(12)
     (1, 2, 3, 4, 6, 12)
     """
-    result = [1]
-    for p, e in factorize(n).items():
-        result = [d * p**k for k in range(e + 1) for d in result]
-    return tuple(sorted(result))
+    products = [1]
+    for p, exponent in factorize(n).items():
+        products = [d * p**k for k in range(exponent + 1) for d in products]
+    return tuple(sorted(products))
 
 
 @lru_cache(maxsize=4096)
@@ -235,7 +235,9 @@ def _is_prime(n: int) -> bool:
     """Return True for a prime `n` > 1; a composite `n` has no factor below 1000."""
     if n < _SIEVE**2:
         return True
-    twos = ((n - 1) & -(n - 1)).bit_length() - 1
+    # n - 1 = odd * 2**twos; the lowest bit that is set has the value 2**twos.
+    lowest_bit = (n - 1) & -(n - 1)
+    twos = lowest_bit.bit_length() - 1
     odd = (n - 1) >> twos
     return all(_is_probable_prime(n, base, odd, twos) for base in _WITNESSES)
 

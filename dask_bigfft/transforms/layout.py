@@ -374,10 +374,10 @@ def wide_chunks(size: int, width: int) -> Chunks:
     """
     if size == 0:
         return (0,)
-    whole_chunks, rest = divmod(size, max(1, width))
-    chunks = (width,) * whole_chunks
-    if rest:
-        chunks += (rest,)
+    count, remainder = divmod(size, max(1, width))
+    chunks = (width,) * count
+    if remainder:
+        chunks += (remainder,)
     return chunks
 
 

@@ -105,17 +105,22 @@ def make_plan(
         band_index=extras.get("band_index"),
     )
     rounds = parse_rounds(extras.get("rounds"), spec, variant)
-    spec = _with_inner_choices(
-        spec,
-        windows,
-        signal_digits,
-        waves,
-        transfer,
-        factor,
-        windows_between or {},
-        lengths_back or {},
-        norm,
-    )
+    if signal_digits is not None:
+        spec = _with_digits_at_both_ends(spec, signal_digits)
+    if windows:
+        spec = replace(spec, windows=axis_windows(windows))
+    if waves is not None:
+        spec = replace(spec, waves=waves, name="dst" if waves.turns else "dct")
+    if transfer:
+        spec = replace(
+            spec,
+            name="fourier_filter",
+            transfer=transfer,
+            factor=factor,
+            scale=parse_scale(norm, forward=False),
+            windows_between=axis_windows(windows_between or {}),
+            lengths_back=tuple(sorted((lengths_back or {}).items())),
+        )
     if stored is not None:
         spec = replace(spec, dims=spec.dims or stored.dims)
     return _specified_plan(
@@ -186,42 +191,16 @@ def _specified_plan(
     return replace(plan, fallback=fallback) if fallback else plan
 
 
-def _with_inner_choices(
-    spec: TransformSpec,
-    windows: Mapping[int, tuple[int, int]] | None,
-    signal_digits: tuple[int, ...] | None,
-    waves: CosineSum | None,
-    transfer: str,
-    factor: FactorSpec | None,
-    windows_between: Mapping[int, tuple[int, int]],
-    lengths_back: Mapping[int, int],
-    norm: str | None,
-) -> TransformSpec:
-    """Return a transform with the choices of functions that use it, as `make_plan` takes them."""
-    if signal_digits is not None:
-        (axis,) = spec.axes
-        orders: tuple[Order, ...] = ("transposed",)
-        spec = replace(
-            spec,
-            orders_in=orders,
-            orders_out=orders,
-            digits=((axis, signal_digits),),
-        )
-    if windows:
-        spec = replace(spec, windows=axis_windows(windows))
-    if waves is not None:
-        spec = replace(spec, waves=waves, name="dst" if waves.turns else "dct")
-    if transfer:
-        spec = replace(
-            spec,
-            name="fourier_filter",
-            transfer=transfer,
-            factor=factor,
-            scale=parse_scale(norm, forward=False),
-            windows_between=axis_windows(windows_between),
-            lengths_back=tuple(sorted(lengths_back.items())),
-        )
-    return spec
+def _with_digits_at_both_ends(spec: TransformSpec, digits: tuple[int, ...]) -> TransformSpec:
+    """Return a transform of one axis whose input has some digits, and its result them reversed."""
+    (axis,) = spec.axes
+    orders: tuple[Order, ...] = ("transposed",)
+    return replace(
+        spec,
+        orders_in=orders,
+        orders_out=orders,
+        digits=((axis, digits),),
+    )
 
 
 def reader_of(array: da.Array) -> "Reader | None":

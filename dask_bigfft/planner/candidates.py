@@ -293,62 +293,82 @@ class Candidates:
         return possible and bool(self.model.devices)
 
     def build(
-        self, programs: dict[int, AxisProgram], assignment: Assignment, sizes: Sizes
+        self,
+        programs: dict[int, AxisProgram],
+        assignment: Assignment,
+        sizes: Sizes,
     ) -> Candidate | None:
         """Return the candidate of an assignment; None if its blocks do not fit."""
         source = with_padding(self.source, programs)
-
-        def cost(before: Layout, after: Layout) -> float:
-            """Return the seconds of an exchange; for devices those of loading the blocks."""
-            moves = before is not source or not self._reads_rows(source, after)
-            dtype = self.model.dtype
-            exchange = Exchange(
-                before,
-                after,
-                dtype,
-                dtype,
-            )
-            stage = Stage(
-                exchange,
-                None,
-                dtype,
-                moves=moves,
-            )
-            if self.on_gpu:
-                load = self.model.read(exchange)
-                if load is not None:
-                    return load * max(1, after.blocks)
-            return self.model.stage(stage).seconds
-
+        candidates: list[Candidate] = []
         try:
-            ways = self.cutter.rounds(
-                programs,
-                assignment,
-                source,
-                sizes,
-                cost,
-                self.bound,
-            )
-            if self.spec.transfer:
-                windows = self.cutter.windows if self.cutter.crops else {}
-                bands = self.spec.bands_between
-                ways = [with_inverse(programs, rounds, windows, bands) for rounds in ways]
-            candidates = [
-                self._candidate(
+            for rounds in self._rounds(programs, assignment, source, sizes):
+                candidate = self._candidate(
                     programs,
                     source,
                     rounds,
                     sizes,
                 )
-                for rounds in ways
-            ]
+                if candidate is not None:
+                    candidates.append(candidate)
         except NoCommonDigits:  # of the rounds and of the requested order
             return None
-        fitting = [candidate for candidate in candidates if candidate is not None]
-        cheapest = min(fitting, key=lambda candidate: candidate.seconds, default=None)
+        cheapest = min(candidates, key=lambda candidate: candidate.seconds, default=None)
         if cheapest is not None:
             self.bound = min(self.bound, self.dearer * cheapest.seconds)
         return cheapest
+
+    def _rounds(
+        self,
+        programs: dict[int, AxisProgram],
+        assignment: Assignment,
+        source: Layout,
+        sizes: Sizes,
+    ) -> list[tuple[Round, ...]]:
+        """Return the rounds of an assignment, for the few cheapest ways to cut their blocks."""
+
+        def cost(before: Layout, after: Layout) -> float:
+            """Return the seconds of an exchange."""
+            moves = before is not source or not self._reads_rows(source, after)
+            return self._exchange_seconds(before, after, moves)
+
+        ways = self.cutter.rounds(
+            programs,
+            assignment,
+            source,
+            sizes,
+            cost,
+            self.bound,
+        )
+        if not self.spec.transfer:
+            return ways
+        windows = self.cutter.windows if self.cutter.crops else {}
+        bands = self.spec.bands_between
+        return [with_inverse(programs, rounds, windows, bands) for rounds in ways]
+
+    def _exchange_seconds(self, before: Layout, after: Layout, moves: bool) -> float:
+        """Return the seconds of an exchange; for devices those of loading the blocks.
+
+        `moves` is False if the blocks are read where the array is stored.
+        """
+        dtype = self.model.dtype
+        exchange = Exchange(
+            before,
+            after,
+            dtype,
+            dtype,
+        )
+        if self.on_gpu:
+            load = self.model.read(exchange)
+            if load is not None:
+                return load * max(1, after.blocks)
+        stage = Stage(
+            exchange,
+            None,
+            dtype,
+            moves=moves,
+        )
+        return self.model.stage(stage).seconds
 
     def _candidate(
         self,

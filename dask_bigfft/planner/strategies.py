@@ -22,6 +22,7 @@ or not pay, so that the next strategy is tried, or if it changes the best plan s
 """
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

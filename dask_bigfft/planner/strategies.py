@@ -341,7 +341,8 @@ def finer(chunks: tuple[Chunks, ...], blocks: int) -> tuple[Chunks, ...]:
     axis_chunks: list[int] = []
     for n in chunks[axis]:
         count = max(1, min(n, parts))
-        axis_chunks += (n * (i + 1) // count - n * i // count for i in range(count))
+        bounds = [n * i // count for i in range(count + 1)]
+        axis_chunks += [high - low for low, high in itertools.pairwise(bounds)]
     return (*chunks[:axis], tuple(axis_chunks), *chunks[axis + 1 :])
 
 
@@ -537,15 +538,13 @@ class MergedBlocks(Strategy):
         if FEWER * after > before:
             return None
         saved_seconds = (before - after) * (task_seconds(machine) + machine.profile.shard)
-        if (
-            merge_seconds(
-                machine,
-                before,
-                after,
-                spec.nbytes,
-            )
-            > saved_seconds
-        ):
+        added_seconds = merge_seconds(
+            machine,
+            before,
+            after,
+            spec.nbytes,
+        )
+        if added_seconds > saved_seconds:
             return None
         wanted = request.wanted
         wanted_blocks = 0 if wanted is None else block_count(wanted)

@@ -112,14 +112,13 @@ def make_plan(
     if waves is not None:
         spec = replace(spec, waves=waves, name="dst" if waves.turns else "dct")
     if transfer:
-        spec = replace(
+        spec = _as_operator(
             spec,
-            name="fourier_filter",
-            transfer=transfer,
-            factor=factor,
-            scale=parse_scale(norm, forward=False),
-            windows_between=axis_windows(windows_between or {}),
-            lengths_back=tuple(sorted((lengths_back or {}).items())),
+            transfer,
+            factor,
+            windows_between=windows_between or {},
+            lengths_back=lengths_back or {},
+            norm=norm,
         )
     if stored is not None:
         spec = replace(spec, dims=spec.dims or stored.dims)
@@ -200,6 +199,26 @@ def _with_digits_at_both_ends(spec: TransformSpec, digits: tuple[int, ...]) -> T
         orders_in=orders,
         orders_out=orders,
         digits=((axis, digits),),
+    )
+
+
+def _as_operator(
+    spec: TransformSpec,
+    transfer: str,
+    factor: FactorSpec | None,
+    windows_between: Mapping[int, tuple[int, int]],
+    lengths_back: Mapping[int, int],
+    norm: str | None,
+) -> TransformSpec:
+    """Return the operator that begins with a transform; for the parameters see `make_plan`."""
+    return replace(
+        spec,
+        name="fourier_filter",
+        transfer=transfer,
+        factor=factor,
+        scale=parse_scale(norm, forward=False),
+        windows_between=axis_windows(windows_between),
+        lengths_back=tuple(sorted(lengths_back.items())),
     )
 
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 from dask_bigfft.transforms.bands import AxisBand, Window, window_of_digit, with_negatives
 from dask_bigfft.transforms.layout import (
@@ -260,7 +259,8 @@ def _steps_of_rounds(
             counts[axis] += 1
 
 
-class _ResultAxis(NamedTuple):
+@dataclass(frozen=True)
+class _ResultAxis:
     """Values of the result along an axis: a cyclic window of some digits.
 
     Parameters

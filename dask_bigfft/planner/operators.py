@@ -183,7 +183,7 @@ def blocks_before_next(
     Parameters
     ----------
     rounds : sequence of Round
-        All rounds of a plan.
+        All rounds of a plan; there may be none.
     lengths_back : sequence of (int, int)
         Axes whose length changes, and the other length.
     """
@@ -198,7 +198,9 @@ def blocks_before_next(
             if digit.stage == next_digit.stage:
                 axes[axis] = AxisLayout((_of_length(group, next_digit),))
         layouts.append(Layout(tuple(axes)))
-    return [*layouts, rounds[-1].target]
+    if rounds:
+        layouts.append(rounds[-1].target)
+    return layouts
 
 
 def _of_length(group: Group, digit: Digit) -> Group:

@@ -241,7 +241,7 @@ def _in_part_of_block(
     search: Candidates,
     block_size: int,
     is_local: bool,
-    piece_nbytes: int,
+    piece_nbytes: float,
 ) -> Plan | None:
     """Return the first plan in a part of a block that does not fit, or None."""
     for fraction in STEPS:
@@ -260,7 +260,7 @@ def _in_larger_blocks(
     search: Candidates,
     size: int,
     is_local: bool,
-    piece_nbytes: int,
+    piece_nbytes: float,
 ) -> Plan | None:
     """Return the plan in blocks of some size; None if it does not fit or has no larger writes.
 

@@ -2,9 +2,11 @@
 
 Every function has the arguments of its namesake in `numpy.fft` or `scipy.fft` and returns a lazy
 dask array. Further keyword-only arguments have settings as defaults (``bigfft.order`` and so on in
-`dask.config`). The source of a transform is a name and a docstring; a decorator adds one of three
-signatures and the description of shared parameters.
+`dask.config`).
 """
+
+# The source of a transform is a name and a docstring; a decorator adds one of three signatures and
+# the description of shared parameters.
 
 from typing import Any, SupportsIndex, Unpack
 

@@ -321,7 +321,7 @@ def bandpass(
     width: float = 0.2,
     **options: Unpack[SignalOptions],
 ) -> da.Array:
-    """Return an array with the frequencies of a band alone.
+    """Return an array with only the frequencies of a band.
 
     Parameters
     ----------

@@ -80,10 +80,10 @@ class SettingsDirective(Directive):
         for setting in SETTINGS.values():
             default = "null" if setting.default is None else str(setting.default)
             lines += [
-                f"``{setting.key}``",
-                f"    default ``{default}`` ({setting.unit})",
+                f"`{setting.key}`",
+                f": default `{default}` ({setting.unit})",
                 "",
-                *(f"    {line}" for line in setting.description.splitlines()),
+                *(f"  {line}" for line in setting.description.splitlines()),
                 "",
             ]
         section = nodes.container()

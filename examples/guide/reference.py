@@ -35,6 +35,13 @@ class FunctionsDirective(Directive):
         return section.children
 
 
+def without_files(app, what, name, obj, options, lines):
+    """Leave the list of its files out of the docstring of a module."""
+    if what == "module":
+        text = "\n".join(lines).partition(" The modules::")[0]
+        lines[:] = [*text.splitlines(), ""]
+
+
 def shortened_docstring(app, what, name, obj, options, lines):
     """Replace the parameters that a docstring shares with others by a reference."""
     text = "\n".join(lines)
@@ -63,5 +70,6 @@ def setup(app):
     app.setup_extension("sphinx.ext.autodoc")
     app.add_directive("functions", FunctionsDirective)
     app.connect("autodoc-process-docstring", shortened_docstring, priority=400)
+    app.connect("autodoc-process-docstring", without_files, priority=400)
     app.connect("autodoc-process-signature", shortened_signature)
     return {"parallel_read_safe": True}

@@ -116,9 +116,9 @@ def bars_html(title: str, bars: list[Bar], most: float = 0.0) -> str:
                 "border-right:2px solid black",
             )
         rows.append(
-            f'<tr><td>{escape(bar.name)}</td><td style="width:45%">'
+            f'<tr style="white-space:nowrap"><td>{escape(bar.name)}</td><td style="width:45%">'
             f'<div style="position:relative;height:14px">{drawn}</div></td>'
-            f'<td style="white-space:nowrap">{escape(bar.text)}</td></tr>'
+            f"<td>{escape(bar.text)}</td></tr>"
         )
     return f'<p>{escape(title)}</p><table style="width:100%">{"".join(rows)}</table>'
 

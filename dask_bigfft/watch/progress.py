@@ -526,7 +526,7 @@ def run_html(run: Summary) -> str:
     rows = "".join(
         f'<tr><td>{escape(stage["label"])}</td><td><progress value="{stage["done"]}" '
         f'max="{stage["total"]}"></progress></td><td>{stage["done"]} of {stage["total"]} '
-        f"blocks</td><td>{format_bytes(stage['nbytes'])}</td></tr>"
+        f"blocks</td><td>&ensp;{format_bytes(stage['nbytes'])}</td></tr>"
         for stage in run["stages"]
     )
     return (

@@ -4,6 +4,7 @@ Called by name from the command line, it works in a way that this name says.
 """
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import sys
@@ -18,6 +19,10 @@ import numpy as np
 
 import dask_bigfft
 from dask_bigfft import fft
+
+# In development mode event loops, such as zarr's, log each step that takes longer than 0.1 s, which
+# is one on a busy machine.
+logging.getLogger("asyncio").addFilter(lambda record: not record.msg.startswith("Executing"))
 
 FIELD = np.random.default_rng(3).standard_normal((60, 96))
 

@@ -69,8 +69,13 @@ def random_bands(draw, sizes, axes, count):
     return bands
 
 
-def random_chunks(draw, n):
-    cuts = sorted(draw.sample(range(1, n), min(n - 1, draw.choice([0, 1, 3, 9]))))
+#: Most cuts of an axis by the number of axes, so that there are at most 100 blocks.
+MOST_CUTS = {1: 9, 2: 9, 3: 3, 4: 2, 5: 1}
+
+
+def random_chunks(draw, n, most_cuts):
+    count = min(n - 1, most_cuts, draw.choice([0, 1, 3, 9]))
+    cuts = sorted(draw.sample(range(1, n), count))
     return tuple(np.diff([0, *cuts, n]).tolist())
 
 
@@ -104,7 +109,7 @@ class Case:
         dtype = ("f8" if is_real else "c16", "f4" if is_real else "c8")[self.single]
         self.x = random_array(shape, dtype, rng)
         self.lengths = [lengths[axis] for axis in self.axes]
-        self.chunks = tuple(random_chunks(draw, n) for n in shape)
+        self.chunks = tuple(random_chunks(draw, n, MOST_CUTS[ndim]) for n in shape)
         self.options = {"chunks": draw.choice(["auto", "auto", "preserve", 2])}
         wide = self.x.astype("f8" if is_real else "c16")
         if self.name in FORWARD:

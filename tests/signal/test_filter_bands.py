@@ -78,7 +78,8 @@ class Case:
         dtype = draw.choice(["f8", "c16", "f4", "c8", "i2"])
         self.x = random_array(shape, dtype, seed)
         self.axes = tuple(draw.sample(range(ndim), draw.randint(1, ndim)))
-        self.chunks = tuple(self._chunks(draw, n) for n in shape)
+        most_cuts = {1: 9, 2: 9, 3: 3, 4: 2, 5: 1}[ndim]  # so that there are at most 100 blocks
+        self.chunks = tuple(self._chunks(draw, n, most_cuts) for n in shape)
         self.error = 1e-5 if dtype in ("f4", "c8") else 1e-12
         #: The frequencies that are kept, as indices with signs.
         self.kept = {}
@@ -92,8 +93,9 @@ class Case:
             self.kept[axis] = tuple(ends)
 
     @staticmethod
-    def _chunks(draw, n):
-        cuts = sorted(draw.sample(range(1, n), min(n - 1, draw.choice([0, 1, 3, 9]))))
+    def _chunks(draw, n, most_cuts):
+        count = min(n - 1, most_cuts, draw.choice([0, 1, 3, 9]))
+        cuts = sorted(draw.sample(range(1, n), count))
         return tuple(np.diff([0, *cuts, n]).tolist())
 
     def lazy(self, transfer=delayed, **options):

@@ -134,8 +134,8 @@ def test_tasks_in_place_take_turns(monkeypatch):
 
 
 MANY = {
-    "slabs": ("fftn", (64, 24, 20), 8, {}),
-    "uneven slabs": ("ifftn", (60, 24, 20), 7, {}),
+    "slabs": ("fftn", (64, 23, 19), 8, {}),
+    "uneven slabs": ("ifftn", (60, 23, 19), 7, {}),
     "rows": ("fft2", (96, 80), 12, {}),
     "one axis in digits": ("fft", (1 << 14,), 1 << 11, {"order": "transposed"}),
     "back from digits": ("ifft", (1 << 14,), 1 << 11, {"order": "transposed"}),

@@ -305,7 +305,9 @@ def against_astropy(name: str, task: dict[str, Any], processes: int) -> dict[str
 
 
 def main(argv: Sequence[str]) -> int:
-    args = core.arguments("holes", __doc__, repeat=3).parse_args(argv)
+    parser = core.arguments("holes", __doc__, repeat=3)
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="of each in memory")
+    args = parser.parse_args(argv)
     kernel = args.kernels[-1]
     results = core.Results(args, "holes", kernel=kernel, limit_gib=LIMIT / GIB)
     names = [f"{name}, {problem}" for name in BOUNDS for problem in PROBLEMS]
@@ -313,7 +315,7 @@ def main(argv: Sequence[str]) -> int:
     for name in results.missing("memory", [name for name in chosen if name in IN_MEMORY]):
         task = {"scale": args.scale, "threads": args.threads, "kernel": kernel}
         task["repeat"] = args.repeat
-        results.add("memory", name, **against_astropy(name, task, processes=2))
+        results.add("memory", name, **against_astropy(name, task, args.processes))
     stored = [name for name in chosen if name not in IN_MEMORY]
     for name in results.missing("stored", stored):
         function, _, problem = name.partition(", ")

@@ -40,7 +40,10 @@ PROGRAMS = {
         ["--only", "slabs*", "--repeat", "1", "--processes", "1", "--kernels", "scipy"],
         1,
     ),
-    "holes": ("--repeat 1 --kernels scipy", 3),
+    "holes": (
+        "--only filling* *memory --repeat 1 --processes 1 --kernels scipy",
+        2,
+    ),
     "slices": ("--repeat 1", 1),
     "limited": (["--only", "one axis, 64 MiB", "--repeat", "1"], 1),
     "clusters": (["--only", "first: 4096 blocks", "--repeat", "1"], 1),

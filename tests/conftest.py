@@ -4,6 +4,7 @@ The profile `ci` is the default; HYPOTHESIS_PROFILE=thorough looks longer.
 """
 
 import gc
+import itertools
 import os
 import signal
 import tempfile
@@ -54,13 +55,43 @@ def pytest_configure(config):
         config.addinivalue_line("markers", f"{name}: a marker of SciPy's tests")
 
 
+def pairs_of(item):
+    """Return the pairs of values of a test's parameters; a value is known by its identity."""
+    values = [(name, id(value)) for name, value in sorted(item.callspec.params.items())]
+    return set(itertools.combinations(values, 2))
+
+
+def covering(items):
+    """Return some of a test's items in which every two values of parameters meet that can."""
+    pairs = {item: pairs_of(item) for item in items}
+    missing = set().union(*pairs.values())
+    selected = []
+    while missing:
+        best = max(items, key=lambda item: len(pairs[item] & missing))
+        selected.append(best)
+        missing -= pairs[best]
+    return selected
+
+
+def redundant(items):
+    """Return the items of tests in pairs that other items make unnecessary."""
+    items_of = {}
+    for item in items:
+        if item.get_closest_marker("pairs"):
+            items_of.setdefault(item.function, []).append(item)
+    unnecessary = set()
+    for of_test in items_of.values():
+        unnecessary |= {*of_test} - {*covering(of_test)}
+    return unnecessary
+
+
 def pytest_collection_modifyitems(config, items):
-    """Slow tests run where BIGFFT_SLOW is set, or tests are chosen with -k or -m."""
+    """Leave out slow and redundant tests, unless BIGFFT_SLOW is set or -k or -m selects tests."""
     if os.environ.get("BIGFFT_SLOW") or config.option.keyword or config.option.markexpr:
         return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if item not in slow]
+    left_out = redundant(items) | {item for item in items if item.get_closest_marker("slow")}
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish(session):

@@ -33,6 +33,7 @@ def field(chunks=None):
 CHUNKS = {"y": 6, "x": 10}
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("scaling", ["density", "spectrum"])
 @pytest.mark.parametrize("detrend", [None, "constant", "linear"])
 @pytest.mark.parametrize("window", [None, "hann", "tukey"])

@@ -53,6 +53,7 @@ def one_plan(lazy):
     return plan
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtypes", [("f8", "f8"), ("f4", "c8"), ("c16", "f4")])
 @pytest.mark.parametrize(("shape", "chunks", "kernel"), CASES)
@@ -82,6 +83,7 @@ def test_against_scipy(
         require_close(result, expected, 1e-5 if is_single else 1e-13)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 @pytest.mark.parametrize("swapped", [False, True])
@@ -122,6 +124,7 @@ def no_kernels(monkeypatch):
     small_tiles(monkeypatch, 1 << 7)
 
 
+@pytest.mark.pairs
 @pytest.mark.usefixtures("no_kernels")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtypes", [("f8", "f8"), ("f4", "c8"), ("c16", "f4")])
@@ -208,6 +211,7 @@ def test_two_arrays_larger_than_memory(tmp_path):
     assert max(waiting) <= 2
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("verify", ["none", "checksum"])
 @pytest.mark.parametrize("carrier", ["shared", "tasks", "disk"])
 @pytest.mark.parametrize("kernel", [(5, 4), (24, 36)])
@@ -241,7 +245,7 @@ def test_on_a_cluster(kernel, carrier, client, no_kernels):
     x = random_array((24, 36), "f8", 1)
     h = random_array(kernel, "f8", 2)
     with split(**{"bigfft.exchange.carrier": carrier}):
-        lazy = signal.fftconvolve(da.from_array(x, chunks=(4, 9)), da.from_array(h, chunks=5))
+        lazy = signal.fftconvolve(da.from_array(x, chunks=(8, 18)), da.from_array(h, chunks=12))
         require_close(lazy.compute(), scipy.signal.fftconvolve(x, h), 1e-13)
 
 

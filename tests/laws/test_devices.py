@@ -72,6 +72,7 @@ def test_chunks_without_entries(name, rows, device):
     assert_close(transformed, getattr(scipy.fft, name)(x, axes=(1, 2)))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("shape", "chunks", "nbytes"), CASES)

@@ -76,6 +76,7 @@ def right(transformed, expected):
     return transformed.shape == expected.shape and relative_l2(transformed, expected) < 6 * eps
 
 
+@pytest.mark.pairs
 def test_schedulers(built):
     """The same answer to the bit, whatever the order of the tasks and the memory they are lent."""
     y, expected = built
@@ -86,6 +87,7 @@ def test_schedulers(built):
         assert again.tobytes() == first.tobytes()
 
 
+@pytest.mark.pairs
 def test_persist(built):
     y, expected = built
     persisted = y.persist(scheduler="threads")
@@ -94,6 +96,7 @@ def test_persist(built):
     assert right((persisted * 2).compute(scheduler="sync"), 2 * expected)
 
 
+@pytest.mark.pairs
 def test_optimized(built):
     y, expected = built
     (optimized,) = dask.optimize(y)
@@ -105,6 +108,7 @@ def test_optimized(built):
     assert right(spectra[1], expected + 1)
 
 
+@pytest.mark.pairs
 def test_slices(built):
     """What is not needed of a result is culled; what is left is right."""
     y, expected = built
@@ -121,6 +125,7 @@ def test_slices(built):
     )
 
 
+@pytest.mark.pairs
 def test_several_results(built):
     y, expected = built
     other, theirs = one_axis()
@@ -137,6 +142,7 @@ def test_several_results(built):
     assert relative_l2(results[3], abs(expected) ** 2) < 1e-5
 
 
+@pytest.mark.pairs
 def test_pickled(built):
     y, expected = built
     text = cloudpickle.dumps(y)

@@ -62,6 +62,7 @@ def cpu_threads_wait(monkeypatch, ready):
     monkeypatch.setattr(work_sharing.Interval, "take_tile", late)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("shape", "chunks", "nbytes"), CASES)

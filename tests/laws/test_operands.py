@@ -95,6 +95,7 @@ def test_values_are_exchanged_into_the_order_of_the_spectrum(
         require_close(result, expected_of(values))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(("dtype", "error"), [("f4", 1e-5), ("c8", 1e-5), ("i2", 1e-13)])
 @pytest.mark.parametrize("h_dtype", ["c16", "f4", "bool"])
 @pytest.mark.parametrize("is_whole", [False, True])
@@ -110,6 +111,7 @@ def test_dtypes(is_whole, h_dtype, dtype, error):
     require_close(result, expected_of(h), error)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("verify", ["none", "checksum"])
 @pytest.mark.parametrize("carrier", ["shared", "tasks", "disk"])
 @pytest.mark.parametrize("is_whole", [False, True])
@@ -142,11 +144,12 @@ def test_on_a_cluster(carrier, is_whole, client, tmp_path):
     h = h[:1] if is_whole else h
     places = {"bigfft.exchange.carrier": carrier, "bigfft.scratch.directory": str(tmp_path)}
     with split(**places):
-        lazy = signal.fourier_filter(da.from_array(x, chunks=(4, 9)), da.from_array(h, chunks=5))
+        lazy = signal.fourier_filter(da.from_array(x, chunks=(8, 18)), da.from_array(h, chunks=12))
         assert (plan_of(lazy).operands[0].plan is None) == is_whole
         require_close(lazy.compute(), expected_of(h))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("device", ["gpu", "hybrid"])
 @pytest.mark.parametrize("is_whole", [False, True])
 @pytest.mark.parametrize(

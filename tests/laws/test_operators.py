@@ -99,6 +99,7 @@ def test_in_rounds_and_tiles(
     require_close(result, expected_of(x, axes), error)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kernel", ["scipy", "ducc0"])
 @pytest.mark.parametrize("verify", ["none", "energy", "checksum"])
 @pytest.mark.parametrize("carrier", ["shared", "tasks", "disk"])
@@ -123,6 +124,7 @@ def test_wanted_chunks(dtype, chunks):
     require_close(result, expected_of(x, None), 1e-13)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(("n", "s"), [(40, 64), (64, 40), (37, 60), (60, 37)])
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 @pytest.mark.parametrize("axis", [0, 1])
@@ -188,6 +190,7 @@ ON_DEVICES = [
 ]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", ["c8", "f8"])
 @pytest.mark.parametrize("device", ["gpu", "hybrid"])
 @pytest.mark.parametrize(("shape", "chunks", "nbytes"), ON_DEVICES)

@@ -78,6 +78,7 @@ def transformed(a, **options):
         return fft.fft(da.from_array(a, chunks=len(a) // 16), **options).compute()
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(
     ("dtype", "scale"),
     [

@@ -278,6 +278,7 @@ def test_each_array_longer_along_one_axis(mode):
         agree(convolution, getattr(scipy.signal, name)(a, b, mode), 2.2e-16)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16", "g"])
 @pytest.mark.parametrize(

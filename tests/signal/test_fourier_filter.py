@@ -85,6 +85,7 @@ def require_close(result, expected, error):
     np.testing.assert_allclose(result, expected, rtol=0, atol=error * np.abs(expected).max())
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("function", [smooth, delay, derivative, constant])
 @pytest.mark.parametrize(("dtype", "out_dtype", "error"), DTYPES)
 @pytest.mark.parametrize(("shape", "chunks", "axes"), LAYOUTS)

@@ -165,7 +165,7 @@ def test_many_blocks_are_transformed_in_their_own_memory(case, nbytes):
 
 
 def test_a_memory_limit_counts_what_overwriting_needs():
-    x = values(512, 64, 64)
+    x = values(512, 61, 59)
     a, blocks = owned_blocks(x, 64)
     with simulated_devices(1 << 23, limits=LIMITS):
         beside = plan(a, "fftn", device="gpu")

@@ -298,8 +298,7 @@ def block_dtypes(spec: TransformSpec, rounds: Sequence[Round]) -> tuple[str, ...
     dtypes: list[str] = []
     before = _dtype_before_rounds(spec, rounds)
     for round_ in rounds:
-        makes_real = any(step.last_kind == "c2r" for step in round_.steps)
-        after = spec.real_dtype if makes_real else spec.work_dtype
+        after = spec.real_dtype if round_.makes_real else spec.work_dtype
         dtypes += [before.str, after.str]
         before = after
     return (*dtypes, spec.out_dtype.str)
@@ -307,7 +306,7 @@ def block_dtypes(spec: TransformSpec, rounds: Sequence[Round]) -> tuple[str, ...
 
 def _dtype_before_rounds(spec: TransformSpec, rounds: Sequence[Round]) -> np.dtype[Any]:
     """Return the dtype of the blocks before the first round, which may take real values."""
-    if any(step.kind == "r2c" for round_ in rounds for step in round_.steps):
+    if any(round_.takes_real for round_ in rounds):
         return spec.real_dtype
     is_real = np.dtype(spec.dtype).kind != "c"
     # The first FFTs of a complex transform take real values directly if they are of all axes.

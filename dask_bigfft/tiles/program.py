@@ -619,7 +619,7 @@ class _DigitStep:
 
     @property
     def first_fft(self) -> FFT:
-        """FFTs over the digit, those before a product."""
+        """FFTs over the digit: those before a product, if any, which leave the divisor to others."""
         step = self.step
         divisor = ONE if step.turns_back else self._fft_divisor
         return self._fft(step.kind, step.sign, divisor)

@@ -206,9 +206,8 @@ class Round(HashedOnce):
         """
         if self.multiplies or any(step.has_chirps for step in self.steps):
             return False
-        has_real_result = any(step.kind == "c2r" for step in self.steps)
         has_twiddles = any(step.twiddle is not None for step in self.steps)
-        return not (has_real_result and has_twiddles)
+        return not (self.makes_real and has_twiddles)
 
     @cached_property
     def halves(self) -> tuple["Round", "Round"]:

@@ -619,7 +619,7 @@ class _DigitStep:
 
     @property
     def first_fft(self) -> FFT:
-        """FFTs over the digit: those before a product, if any, which leave the divisor to others."""
+        """FFTs over the digit: those before a product, which leave the divisor to the last ones."""
         step = self.step
         divisor = ONE if step.turns_back else self._fft_divisor
         return self._fft(step.kind, step.sign, divisor)

@@ -20,6 +20,9 @@ PREFIX = "bigfft-"
 #: Name of the lock file of a temporary folder.
 LOCK = "lock"
 
+#: Maximum number of attempts to make a folder that others remove.
+MOST_TRIES = 100
+
 #: Prefix of the names of folders for new records of a life of a run.
 LIFE = "life-"
 
@@ -57,6 +60,21 @@ def lock_folder(folder: Path) -> int | None:
     """
     with contextlib.suppress(BlockingIOError):
         return _locked(folder, os.O_CREAT, shared=False, wait=False)
+    return None
+
+
+def make_and_lock_folder(folder: Path) -> int | None:
+    """Make and lock a folder, and return the handle of its lock; None if another process has it.
+
+    The previous user of the folder may remove it at any time.
+    """
+    for attempt in range(1, MOST_TRIES + 1):
+        try:
+            folder.mkdir(exist_ok=True, mode=0o700)
+            return lock_folder(folder)
+        except (FileNotFoundError, FileExistsError):
+            if attempt == MOST_TRIES or not folder.parent.is_dir():
+                raise
     return None
 
 

@@ -129,7 +129,7 @@ def run(
         beyond the old end. Samples that were there before must be the same. Arguments have to be
         those of the earlier call, and the record no shorter; otherwise an error names what differs.
         While it is written the result is marked as incomplete. After an interruption, another call
-        with ``append=True`` completes it. Only one call may write it at a time.
+        with ``append=True`` completes it. While one call appends, another one is refused.
     component : str, optional
         Array within a Zarr group or HDF5 file.
     scratch : path, optional

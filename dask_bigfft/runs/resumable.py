@@ -48,9 +48,6 @@ from dask_bigfft.storage.formats import UNREADABLE
 #: Maximum number of repairs of one scratch file.
 MOST_REPAIRS = 3
 
-#: Maximum number of attempts to make a scratch folder that others remove.
-MOST_TRIES = 100
-
 
 def execute(request: RunRequest, store: Store = store_now) -> Done:
     """Do a run and return its report."""
@@ -295,7 +292,8 @@ def locked(scratch: Path) -> Iterator[Path]:
     if folder.exists() and not folder.is_dir():
         raise_invalid("scratch", str(scratch), "a folder, or a path where nothing exists")
     try:
-        handle = _made_and_locked(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        handle = folders.make_and_lock_folder(folder)
     except OSError as error:
         code = error.errno or errno.EIO
         text = f"`scratch`={str(scratch)!r} cannot be a scratch folder: {os.strerror(code)}"
@@ -308,21 +306,6 @@ def locked(scratch: Path) -> Iterator[Path]:
         if folders.has_lock(folder, handle) and not (folder / run_json.RECORD).exists():
             run_json.leave(folder)  # the run is complete, or never began
         unlock_folder(handle)
-
-
-def _made_and_locked(folder: Path) -> int | None:
-    """Make and lock a folder, and return the handle of its lock; None if another run has it.
-
-    The previous user of the folder may remove it at any time.
-    """
-    for attempt in range(1, MOST_TRIES + 1):
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return folders.lock_folder(folder)
-        except (FileNotFoundError, FileExistsError):
-            if attempt == MOST_TRIES:
-                raise
-    return None
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,21 @@ its old end get samples in place of padding::
     stored columns   |  chunk  |  chunk  |  chu|
     computed again                       |  chunk  |  chunk  |
 
-An append writes whole chunks, from the one with the first column that changes. It marks the result
-incomplete before anything else, so that another append resumes an interrupted one.
+An append writes whole chunks, from the one with the first column that changes. It locks the result
+against other appends, and marks it incomplete before anything else, so that another append resumes
+an interrupted one.
 """
 
+import contextlib
+import errno
 import hashlib
 import math
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 
 import dask.array as da
@@ -27,6 +32,7 @@ import scipy.signal
 from dask_bigfft import config
 from dask_bigfft.api.arguments import parse_chunks
 from dask_bigfft.errors import raise_invalid
+from dask_bigfft.exchange import folders
 from dask_bigfft.files import sync_path
 from dask_bigfft.runs.labels import (
     labels_of,
@@ -346,10 +352,38 @@ def execute_short_time(request: RunRequest, store: Store) -> Done:
     started = time.perf_counter()
     if request.array is None and request.missing_chunks == "refuse":
         sources.refuse_missing_chunks(request.source, request.component)
-    run = opened(request)
-    if request.append and request.destination.exists():
-        return _appended(run, store, started)
-    return _whole(run, store, started)
+    if not request.append:
+        return _whole(opened(request), store, started)
+    if not request.destination.exists():
+        targets.check_target(request.destination, request.source, overwrite=False)
+    with _only_append(request.destination):
+        run = opened(request)
+        if request.destination.exists():
+            return _appended(run, store, started)
+        return _whole(run, store, started)
+
+
+@contextlib.contextmanager
+def _only_append(destination: Path) -> Iterator[None]:
+    """Lock a result for this call; raise an error if another one is appending to it now.
+
+    The lock is in a folder beside the result, because Zarr groups list what is in them.
+    """
+    path = destination.resolve()
+    folder = path.with_name(f"{path.name}.appending")
+    try:
+        handle = folders.make_and_lock_folder(folder)
+    except OSError as error:
+        code = error.errno or errno.EIO
+        text = f"`destination`={str(destination)!r} cannot be locked: {os.strerror(code)}"
+        raise OSError(code, text, str(folder)) from error
+    if handle is None:
+        need = "a result to which no other run is appending now"
+        raise_invalid("destination", str(destination), need)
+    try:
+        yield
+    finally:
+        folders.remove_folder(folder, handle)
 
 
 def _whole(

@@ -21,6 +21,7 @@ from dask_bigfft.errors import ArgumentError, ArgumentTypeError, MemoryLimitErro
 from dask_bigfft.runs import RunRequest, ShortTimeArguments, execute
 from dask_bigfft.runs.sinks import store_now
 from dask_bigfft.storage.targets import read_attributes
+from dask_bigfft.testing.clusters import started
 from dask_bigfft.testing.strategies import random_array
 
 pytestmark = [
@@ -220,6 +221,43 @@ def test_an_interrupted_first_run_leaves_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         execute(request_of(source, tmp_path / "out.zarr", append=True), interrupted)
     assert [path.name for path in tmp_path.iterdir()] == ["in.zarr"]
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_second_append_at_the_same_time_is_refused(tmp_path, is_begun):
+    """In this process and in another one; the result is that of the first."""
+    x = random_array((800,), "f8", 1)
+    source = stored(tmp_path / "in.zarr", x[:400])
+    out = tmp_path / "out.zarr"
+    if is_begun:
+        run(source, out, "stft", chunks=(-1, 7), **ASKED)
+    stored(source, x)
+    exit_codes = []
+
+    def stores_beside_others(result, sink):
+        with pytest.raises(ArgumentError, match=r"`destination`.*no other run is appending"):
+            run(source, out, "stft", append=True, **ASKED)
+        process = started(run, source, out, "stft", append=True, **ASKED)
+        process.join(120)
+        exit_codes.append(process.exitcode)
+        store_now(result, sink)
+
+    execute(request_of(source, out, append=True), stores_beside_others)
+    assert exit_codes == [1]
+    require_close(out, expected_of(x, **ASKED))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr", "out.zarr"]
+
+
+def test_the_lock_of_a_killed_append_is_taken(tmp_path):
+    source = stored(tmp_path / "in.zarr", np.ones(300))
+    out = tmp_path / "out.zarr"
+    left = tmp_path / "out.zarr.appending"
+    left.mkdir()
+    (left / "lock").touch()
+    run(source, out, "stft", append=True, **ASKED)
+    assert not left.exists()
+    with pytest.raises(ArgumentError, match="`destination`"):
+        run(source, tmp_path / "missing" / "out.zarr", "stft", append=True, **ASKED)
 
 
 REFUSED = [

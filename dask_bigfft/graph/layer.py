@@ -405,6 +405,8 @@ def _factor_blocks(transfer: LazyTransfer, plan: Plan) -> Any:
     (operand,) = plan.operands
     if operand.plan is None:  # the tasks get it as a whole
         return transfer.array.rechunk(-1)
+    if operand.keeps_axes:
+        return transfer.array
     axes = range(len(transfer.spec.chunks))
     return transfer.array[tuple(slice(None) if axis in operand.axes else 0 for axis in axes)]
 

@@ -59,6 +59,9 @@ class MemoryWalk:
 #: Maximum tiles of a task in memory: input and result of an FFT, and copies of both for checks.
 TILES = 4
 
+#: Maximum arrays as large as a kernel on the way to its spectrum.
+KERNEL_COPIES = 4
+
 #: Bytes of shards that are packed at a time for scratch files, while the previous ones are written.
 PACKED = 8 << 20
 
@@ -108,7 +111,7 @@ def _work_nbytes(plan: Plan, stage: Stage, way: Way | None = None) -> int:
     """Return the bytes that a task takes beside its block and the result of its round.
 
     They are those of tiles, or of copies of a block that is not cut. The spectrum of a small kernel
-    is computed for a tile, in two steps.
+    is computed for a tile. Between its steps are arrays as large as the kernel or the tile.
 
     Parameters
     ----------
@@ -130,7 +133,8 @@ def _work_nbytes(plan: Plan, stage: Stage, way: Way | None = None) -> int:
     if way is None:
         way = model_of(plan).way(stage)
     if way.tiling is not None:
-        return 2 * tiles if _computes_kernel(plan, round_) else tiles
+        kernel = _kernel_nbytes(plan, round_)
+        return tiles + max(tiles, kernel) if kernel else tiles
     copies = _uncut_nbytes(
         plan,
         stage,
@@ -153,20 +157,27 @@ def _uncut_nbytes(
         round_.without_windows.target.largest * result_itemsize,
         is_repeated=model_of(plan).repeats(round_),
     )
-    spectra = 0
-    if any(step.kind != step.last_kind for step in round_.steps):
-        spectra += 1  # half a spectrum between real values before and after the round
-    if _computes_kernel(plan, round_):
-        spectra += 2
-    if spectra:
-        nbytes += spectra * round_.spectrum.largest * plan.spec.work_dtype.itemsize
+    kernel = _kernel_nbytes(plan, round_)
+    has_half_between = any(step.kind != step.last_kind for step in round_.steps)
+    if not kernel and not has_half_between:
+        return nbytes
+    spectrum = round_.spectrum.largest * plan.spec.work_dtype.itemsize
+    if has_half_between:
+        nbytes += spectrum  # half a spectrum between real values before and after the round
+    if kernel:
+        nbytes += max(kernel, 2 * spectrum)
     return nbytes
 
 
-def _computes_kernel(plan: Plan, round_: Round) -> bool:
-    """Return whether a round multiplies by the spectrum of a small kernel, which tasks compute."""
+def _kernel_nbytes(plan: Plan, round_: Round) -> int:
+    """Return the bytes of arrays as large as the small kernel by whose spectrum a round multiplies.
+
+    Tasks compute its spectrum. The number is 0 without such a kernel.
+    """
     factor = plan.spec.factor
-    return round_.multiplies and factor is not None and factor.role == "kernel"
+    if not round_.multiplies or factor is None or factor.role != "kernel":
+        return 0
+    return KERNEL_COPIES * math.prod(factor.shape) * plan.spec.work_dtype.itemsize
 
 
 def _writing_nbytes(plan: Plan) -> int:
@@ -592,14 +603,17 @@ def operand_bytes(plan: Plan) -> int:
 def _operand_on_disk(plan: Plan) -> int:
     """Return the bytes of operands in memory while blocks between rounds are in files.
 
-    The spectrum of a filter is in memory as a whole, because its blocks are waited for. Of a lazy
-    array whose blocks are exchanged, the tasks read a block each, and hold its shards beside it.
+    The spectrum of a filter is in memory as a whole, because its blocks are waited for, and so is a
+    lazy array each of whose blocks multiplies several others. Of other lazy arrays whose blocks are
+    exchanged, the tasks read a block each, and hold its shards beside it.
     """
     nbytes = 0
     for operand in plan.operands:
         if operand.plan is None or operand.factor is None:
             nbytes += operand.nbytes
             continue
+        if plan.rounds[operand.stage].spectrum.blocks > operand.plan.result.blocks:
+            nbytes += operand.nbytes
         itemsize = np.dtype(operand.factor.dtype).itemsize
         if operand.plan.rounds:
             itemsize = plan.spec.work_dtype.itemsize

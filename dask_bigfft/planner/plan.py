@@ -182,7 +182,17 @@ class Operand:
 
     def block(self, block: Block) -> Block:
         """Return the index of the operand's block that multiplies a block of the round."""
+        if self.keeps_axes:
+            return tuple(number if axis in self.axes else 0 for axis, number in enumerate(block))
         return tuple(block[axis] for axis in self.axes)
+
+    @property
+    def keeps_axes(self) -> bool:
+        """Whether blocks of the operand have length 1 along axes on which it is the same.
+
+        Otherwise they do not have these axes.
+        """
+        return self.factor is not None and self.factor.role == "samples"
 
     @property
     def nbytes(self) -> int:
@@ -628,7 +638,11 @@ def _transfer_operand(plan: Plan) -> Operand:
         return operand
     blocks = plan.rounds[stage].spectrum
     if factor.role == "samples":
-        axes = tuple(range(len(factor.chunks)))
+        axes = tuple(
+            axis
+            for axis, (size, own_size) in enumerate(zip(plan.spec.shape, factor.shape, strict=True))
+            if axis in plan.spec.axes or own_size == size
+        )
         return replace(operand, axes=axes, plan=_forward_plan(plan, factor, stage))
     block_nbytes = blocks.largest * plan.spec.work_dtype.itemsize
     if plan.machine.holding or factor.nbytes <= max(WHOLE_NBYTES, block_nbytes):
@@ -645,7 +659,7 @@ def _forward_plan(plan: Plan, factor: FactorSpec, stage: int) -> Plan:
     plan : Plan
         Plan of the operator.
     factor : FactorSpec
-        The array. It has the length of the input along axes that are not transformed.
+        The array. It has the length of the input, or length 1, along axes that are not transformed.
     stage : int
         Number of the round that multiplies.
     """
@@ -718,6 +732,10 @@ def _of_samples(
         Its chunks for all axes, or None for chunks like those of the layout.
     """
     axes = list(layout.axes)
+    transformed_axes = [program.axis for program in programs]
+    for axis, size in enumerate(factor.shape):
+        if axis not in transformed_axes and size == 1:
+            axes[axis] = AxisLayout((Group((Digit(0, 1, 1, 1),), (1,)),))
     if chunks is not None:
         for number, own_chunks in enumerate(chunks):
             (group,) = axes[number].groups

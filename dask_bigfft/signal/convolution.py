@@ -32,11 +32,12 @@ from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.api.plans import make_plan
 from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import functions_of
-from dask_bigfft.errors import PlanError, parse_choice
+from dask_bigfft.errors import MemoryLimitError, PlanError, parse_choice
 from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.transfer import LazyTransfer, OwnSpectrum
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.rows import BY_CALLER, ResultWriting
 from dask_bigfft.signal.arguments import (
     Axes,
     Inputs,
@@ -62,6 +63,29 @@ Method = Literal["auto", "fft", "direct"]
 
 
 @dataclass(frozen=True)
+class PlannedProduct:
+    """Convolution or correlation by one plan, which has the transforms of both arrays.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        Input of the plan.
+    plan : Plan
+        The plan.
+    transfer : OwnSpectrum or LazyTransfer
+        Spectrum by which the plan multiplies.
+    """
+
+    array: da.Array
+    plan: Plan
+    transfer: OwnSpectrum | LazyTransfer
+
+    def result(self) -> da.Array:
+        """Return the lazy result."""
+        return applied(self.array, self.plan, transfer=self.transfer)
+
+
+@dataclass(frozen=True)
 class Product:
     """Convolution or correlation as a product of two spectra in one plan.
 
@@ -77,6 +101,8 @@ class Product:
         Start and count, in the cyclic result, of the values that are returned along some axes.
     options : SignalOptions
         The caller's keywords.
+    writing : ResultWriting
+        Memory that a task takes beside a block of the result.
     """
 
     large: da.Array
@@ -85,9 +111,10 @@ class Product:
     correlated: bool
     crops: Mapping[int, tuple[int, int]]
     options: SignalOptions
+    writing: ResultWriting = BY_CALLER
 
-    def result(self) -> da.Array:
-        """Return the lazy result.
+    def planned(self) -> PlannedProduct:
+        """Return the product with its plan.
 
         Raises
         ------
@@ -97,14 +124,14 @@ class Product:
         if self.large.name == self.small.name:
             plan = self.plan(None)
             own_spectrum = OwnSpectrum(self.correlated, _forward_divisor(plan))
-            return applied(self.large, plan, transfer=own_spectrum)
+            return PlannedProduct(self.large, plan, own_spectrum)
         with_kernel = None
         with contextlib.suppress(PlanError):  # more memory than the limit for an array as a whole
             with_kernel = self._with_kernel()
         return self._with_second_array() if with_kernel is None else with_kernel
 
-    def _with_kernel(self) -> da.Array | None:
-        """Return the result if the smaller input is small enough to be a kernel, else None."""
+    def _with_kernel(self) -> PlannedProduct | None:
+        """Return the product if the smaller input is small enough to be a kernel, else None."""
         lengths = dict(zip(self.transforms.axes, self.transforms.lengths, strict=True))
         one_chunk = tuple((int(n),) for n in self.small.shape)
         factor = FactorSpec(one_chunk, np.dtype(self.small.dtype).str, "kernel")
@@ -112,15 +139,12 @@ class Product:
         if not is_small(plan, self.small.shape):
             return None
         template = KernelSpectrum(lengths, self.correlated, plan.kernel)
-        return applied(self.large, plan, transfer=LazyTransfer(self.small, factor, template))
+        return PlannedProduct(self.large, plan, LazyTransfer(self.small, factor, template))
 
-    def _with_second_array(self) -> da.Array:
-        """Return the result, with the forward transform of the smaller input in the plan."""
+    def _with_second_array(self) -> PlannedProduct:
+        """Return the product, with the forward transform of the smaller input in the plan."""
         if is_on_gpu(self.large._meta):
             raise PlanError("an array is on GPUs")
-        for axis, (n, m) in enumerate(zip(self.large.shape, self.small.shape, strict=True)):
-            if axis not in self.transforms.axes and n != m:
-                raise PlanError("the spectrum of an array is not broadcast")
         chunks = tuple(tuple(map(int, cut)) for cut in self.small.chunks)
         factor = FactorSpec(
             chunks,
@@ -129,7 +153,7 @@ class Product:
             self.correlated,
         )
         plan = self.plan(factor)
-        return applied(self.large, plan, transfer=LazyTransfer(self.small, factor, None))
+        return PlannedProduct(self.large, plan, LazyTransfer(self.small, factor, None))
 
     def plan(self, factor: FactorSpec | None) -> Plan:
         """Return the plan, with the smaller input as a factor or with none."""
@@ -142,6 +166,7 @@ class Product:
             windows=self.crops,
             transfer=tokenize(self.small.name, self.correlated),
             factor=factor,
+            writing=self.writing,
             **inner_extras(self.options, chunks=self.options.get("chunks")),
         )
 
@@ -165,12 +190,51 @@ def _by_one_plan(inputs: Inputs, correlated: bool, options: SignalOptions) -> da
     PlanError
         If one plan cannot do it.
     """
+    # The correlation of the inputs in the other order is the conjugate, at negative lags.
+    is_reversed = correlated and inputs.first.size < inputs.second.size
+    product = _product_of_inputs(
+        inputs,
+        correlated,
+        is_reversed,
+        options,
+    )
+    result = product.planned().result()
+    if not is_reversed:
+        return result
+    in_order = functions_of(result).flip(result, inputs.axes)
+    is_real = product.transforms.real
+    return _in_chunks(in_order if is_real else in_order.conj(), inputs, options)
+
+
+def _product_of_inputs(
+    inputs: Inputs,
+    correlated: bool,
+    is_reversed: bool,
+    options: SignalOptions,
+    writing: ResultWriting = BY_CALLER,
+) -> Product:
+    """Return the product of the spectra of two inputs.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        The arrays.
+    correlated : bool
+        Whether the spectrum of the smaller one is conjugated.
+    is_reversed : bool
+        Whether the values of the result are in reverse.
+    options, writing
+        Parameters of `Product`.
+
+    Raises
+    ------
+    PlanError
+        If one plan cannot do it.
+    """
     large, small = _larger_first(inputs)
     is_real = large.dtype.kind != "c" and small.dtype.kind != "c"
     windows = _halved_last(inputs, large)
     transforms = _padded_transforms(large, windows, is_real)
-    # The correlation of the inputs in the other order is the conjugate, at negative lags.
-    is_reversed = correlated and inputs.first.size < inputs.second.size
     crops = _crops(
         windows,
         transforms,
@@ -178,19 +242,60 @@ def _by_one_plan(inputs: Inputs, correlated: bool, options: SignalOptions) -> da
         is_reversed,
     )
     chunks = None if is_reversed else _result_chunks(inputs, options.get("chunks"))
-    product = Product(
+    return Product(
         large,
         small,
         transforms,
         correlated,
         crops,
         options={**options, "chunks": chunks},
+        writing=writing,
     )
-    result = product.result()
-    if not is_reversed:
-        return result
-    in_order = functions_of(result).flip(result, inputs.axes)
-    return _in_chunks(in_order if is_real else in_order.conj(), inputs, options)
+
+
+def planned_convolution(
+    in1: Any,
+    in2: Any,
+    mode: Mode,
+    options: SignalOptions,
+    writing: ResultWriting,
+) -> PlannedProduct | None:
+    """Return the product that `convolve` computes by one plan; None if it works in another way.
+
+    Parameters
+    ----------
+    in1, in2, mode, options
+        Arguments of `convolve`.
+    writing : ResultWriting
+        Memory that a task takes beside a block of the result.
+
+    Raises
+    ------
+    MemoryLimitError
+        If no plan meets the memory limit.
+    """
+    inputs = parse_inputs(
+        in1,
+        in2,
+        mode,
+        None,
+        strict=True,
+    )
+    if not inputs.windows or _method(inputs, options) != "fft":
+        return None
+    try:
+        product = _product_of_inputs(
+            inputs,
+            correlated=False,
+            is_reversed=False,
+            options=options,
+            writing=writing,
+        )
+        return product.planned()
+    except MemoryLimitError:
+        raise
+    except PlanError:
+        return None
 
 
 def _larger_first(inputs: Inputs) -> tuple[da.Array, da.Array]:
@@ -421,8 +526,7 @@ def _convolution(
         empty: Any = da.zeros((0,), dtype=np.result_type(first.dtype, second.dtype, np.float32))
         return cast("da.Array", empty)
     if method == "auto":
-        needs_spectra = bool(unsupported_options(options, first, forecast=False))
-        method = "overlap" if _is_short(inputs) and not needs_spectra else "fft"
+        method = _method(inputs, options)
     if not inputs.windows:
         product: Any = first * (second.conj() if correlated else second)
         return cast("da.Array", product[inputs.crop])
@@ -432,6 +536,12 @@ def _convolution(
         inputs = inputs.reversed()
     full: Any = by_overlap(inputs, direct=method == "direct")
     return _in_chunks(full[inputs.crop], inputs, options)
+
+
+def _method(inputs: Inputs, options: SignalOptions) -> Literal["overlap", "fft"]:
+    """Return the method that "auto" stands for."""
+    needs_spectra = bool(unsupported_options(options, inputs.first, forecast=False))
+    return "overlap" if _is_short(inputs) and not needs_spectra else "fft"
 
 
 def _in_chunks(a: da.Array, inputs: Inputs, options: SignalOptions) -> da.Array:

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 import dask.array as da
 import numpy as np
 
-from dask_bigfft.api.arguments import parse_array, parse_chunks, parse_limit
+from dask_bigfft.api.arguments import parse_array, parse_chunks
 from dask_bigfft.api.calls import by_block
 from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
@@ -31,14 +31,15 @@ from dask_bigfft.errors import (
 )
 from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.views import empty_like, is_on_gpu
+from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.signal.arguments import (
+    Mode,
     SignalOptions,
-    in_chunks,
     parse_mask,
     parse_signal_options,
     without_empty,
 )
-from dask_bigfft.signal.convolution import convolve
+from dask_bigfft.signal.convolution import convolve, planned_convolution
 from dask_bigfft.signal.segments import machine_of
 from dask_bigfft.transforms.spec import work_dtype
 
@@ -49,6 +50,9 @@ MIN_NORMALIZED_SUM = 1e-2
 
 #: Sums of a kernel that count as 0 where it is not normalized.
 ZERO_SUM = 1e-8
+
+#: Memory of a task beside a block of both convolutions: means, weights, and holes that are read.
+BESIDE_RESULT = ResultWriting(copies=2, copies_at_ends=2)
 
 
 def _parse_real_array(x: Any, name: str) -> da.Array:
@@ -63,7 +67,8 @@ def _parse_real_array(x: Any, name: str) -> da.Array:
 @on_own_gpu
 def _missing(x: Array, mask: Array | None = None) -> Array:
     """Return True where values are masked, NaN or infinite."""
-    missing: Array = ~np.isfinite(x)
+    missing: Array = np.isfinite(x)
+    np.logical_not(missing, out=missing)
     if mask is not None:
         missing |= np.asarray(mask, like=x)
     return missing
@@ -150,9 +155,13 @@ def _known_and_weights(
     """
     missing = _missing(x, mask)
     layers: Array = np.empty_like(x, shape=(2, *x.shape))
-    layers[0] = np.where(missing, x.dtype.type(0), x)
-    layers[0] -= x.dtype.type(offset)
-    layers[1] = missing if counts_holes else ~missing
+    values = layers[0]
+    values[...] = x
+    np.copyto(values, x.dtype.type(0), where=missing)
+    values -= x.dtype.type(offset)
+    if not counts_holes:
+        np.logical_not(missing, out=missing)
+    layers[1] = missing
     return layers
 
 
@@ -186,14 +195,14 @@ class WeightedMean:
         the holes if there is a `weight_sum`.
         """
         number = layers.dtype.type
-        sums = layers[0] * number(self.factor)
+        means: Array = layers[0] * number(self.factor)
         if self.outside:
-            sums += number(self.outside)
+            means += number(self.outside)
         weights = layers[1]
         if self.weight_sum is not None:
             weights = number(self.weight_sum) - weights
         with np.errstate(divide="ignore", invalid="ignore"):
-            means: Array = sums / weights
+            means /= weights
         if self.least > 0:
             means[weights < self.least] = np.nan
         else:
@@ -268,19 +277,59 @@ def _convolved(
     x: da.Array,
     kernel: Array,
     boundary: str,
-    options: dict[str, Any],
-) -> da.Array:
-    """Return the convolution with a kernel whose middle is place n // 2, in the shape of x."""
+    options: SignalOptions,
+    *,
+    has_layers: bool,
+) -> tuple[da.Array, int | None]:
+    """Return the convolution with a kernel whose middle is place n // 2, in the shape of x.
+
+    Also return the forecast of its memory in bytes, None if it works block by block.
+
+    Parameters
+    ----------
+    x : dask.array.Array
+        The array.
+    kernel : ndarray
+        With as many axes.
+    boundary : {"fill", "wrap"}
+        Zeros outside the array, or values at the opposite end.
+    options : SignalOptions
+        Keywords of `convolve`.
+    has_layers : bool
+        True if the result has to be in one chunk along the first axis.
+    """
     widths = [(0, 1 - n % 2) for n in kernel.shape]  # the middle of an odd length
     centred = np.pad(kernel, widths).astype(x.dtype)
     like = np.asarray(centred, like=x._meta)
-    if boundary == "fill":
-        return convolve(x, like, mode="same", **options)
-    halo = [(n // 2, n // 2) for n in centred.shape]
-    padded = da.pad(x, halo, mode="wrap")
-    inner = {**options, "chunks": None}
-    result: Any = convolve(padded, like, mode="valid", **inner)
-    return in_chunks(result.rechunk(x.chunks), options.get("chunks"))
+    source = x
+    mode: Mode = "same"
+    if boundary == "wrap":
+        halo = [(n // 2, n // 2) for n in centred.shape]
+        source = da.pad(x, halo, mode="wrap")
+        mode = "valid"
+        if options.get("chunks") is None:
+            options = {**options, "chunks": x.chunks}
+    planned = planned_convolution(
+        source,
+        like,
+        mode,
+        options,
+        BESIDE_RESULT,
+    )
+    if planned is None:
+        convolution: Any = convolve(source, like, mode=mode, **options)
+        return convolution.rechunk({0: -1}) if has_layers else convolution, None
+    if has_layers and len(planned.plan.chunks[0]) > 1:
+        options = {**options, "chunks": x.chunks}
+        planned = planned_convolution(
+            source,
+            like,
+            mode,
+            options,
+            BESIDE_RESULT,
+        )
+        assert planned is not None
+    return planned.result(), planned.plan.expected.peak_host
 
 
 @keeps_kind
@@ -335,9 +384,9 @@ def convolve_masked(
 
     Notes
     -----
-    Values and weights are convolved together, in twice the memory and time of `convolve`. If memory
-    is too small for `x`, the tasks that make it run again for ``preserve_nan=True``. `memory_limit`
-    bounds the convolutions alone: with a limit of 40 MiB and a kernel of 65^3, 188 MiB were used.
+    Values and weights are convolved together, in twice the memory and time of `convolve`. All of it
+    keeps to `memory_limit`. If memory is too small for `x`, the tasks that make it run again for
+    ``preserve_nan=True``, whose result has the chunks of `x` by default.
 
     See Also
     --------
@@ -351,12 +400,12 @@ def convolve_masked(
     parse_signal_options(options)
     array = _parse_real_array(x, "x")
     missing = parse_mask(mask, array)
-    parse_choice("nan_treatment", nan_treatment, "interpolate", "fill")
+    treatment = parse_choice("nan_treatment", nan_treatment, "interpolate", "fill")
+    interpolates = treatment == "interpolate"
     parse_choice("boundary", boundary, "fill", "wrap")
     parse_flag("preserve_nan", preserve_nan)
     fill = parse_as(float, "fill_value", fill_value, "a number")
     least = parse_as(float, "min_wt", min_wt, "a number")
-    interpolates = nan_treatment == "interpolate"
     if not interpolates and not math.isfinite(fill):
         raise_invalid("fill_value", fill_value, "a finite number for nan_treatment='fill'")
     numbers, factor = _parse_kernel(
@@ -372,16 +421,15 @@ def convolve_masked(
     is_known_outside = boundary == "wrap" or math.isfinite(fill)
     offset = fill if boundary == "fill" and is_known_outside else 0.0
     outside = offset * float(numbers.sum()) * factor
-    gap_sources = GapSources.of(array, missing, cast("SignalOptions", options))
-    own_options = {
-        **options,
-        "chunks": _requested_chunks(array, options),
-        "memory_limit": _limit_of_a_transform(array, options),
-    }
+    sources = (array,) if missing is None else (array, missing)
+    chunks = _requested_chunks(array, options)
+    if chunks is None and preserve_nan:
+        chunks = array.chunks  # so that holes are read block by block
+    own_options: SignalOptions = {**cast("SignalOptions", options), "chunks": chunks}
     if interpolates:
         weight_sum = float(numbers.sum()) if is_known_outside else None
-        result = _interpolated(
-            gap_sources.arrays,
+        result, nbytes = _interpolated(
+            sources,
             numbers,
             WeightedMean(factor, outside, weight_sum, least),
             offset,
@@ -389,39 +437,42 @@ def convolve_masked(
             own_options,
         )
     else:
-        values = by_block(
-            _known,
-            *gap_sources.arrays,
-            dtype=array.dtype,
-            in_holes=fill,
-            offset=offset,
-        )
-        result = _convolved(
-            values,
+        result, nbytes = _filled(
+            sources,
             numbers * factor,
+            fill,
+            offset,
+            outside,
             boundary,
             own_options,
         )
-        if outside:
-            result = result + array.dtype.type(outside)
-    if preserve_nan:
-        aligned = (source.rechunk(result.chunks) for source in gap_sources.read(1))
-        result = by_block(_with_nan, result, *aligned, dtype=array.dtype)
-    return result
+    if not preserve_nan:
+        return result
+    return _with_holes(
+        result,
+        array,
+        missing,
+        own_options,
+        nbytes,
+    )
 
 
-def _limit_of_a_transform(array: da.Array, options: dict[str, Any]) -> int | None:
-    """Return the memory that each of the two transforms may take, None without a limit.
-
-    They overlap in time. Threads have blocks of the sources and of the result beside them.
-    """
-    limit = parse_limit("memory_limit", options.get("memory_limit"))
-    if limit is None:
-        return None
-    threads = machine_of(cast("SignalOptions", options), is_on_gpu(array._meta)).threads
-    block = math.prod(max(cuts) for cuts in array.chunks)
-    blocks_nbytes = threads * block * (4 * array.dtype.itemsize + 1)
-    return int(max(1, (limit - blocks_nbytes) // 2))
+def _with_holes(
+    result: da.Array,
+    array: da.Array,
+    missing: da.Array | None,
+    options: SignalOptions,
+    others_nbytes: int | None,
+) -> da.Array:
+    """Return a result with NaN in the holes of an array; for the parameters see `GapSources.of`."""
+    gap_sources = GapSources.of(
+        array,
+        missing,
+        options,
+        others_nbytes,
+    )
+    aligned = (source.rechunk(result.chunks) for source in gap_sources.read(1))
+    return by_block(_with_nan, result, *aligned, dtype=array.dtype)
 
 
 def _requested_chunks(array: da.Array, options: dict[str, Any]) -> Any:
@@ -449,11 +500,11 @@ def _interpolated(
     mean: WeightedMean,
     offset: float,
     boundary: str,
-    options: dict[str, Any],
-) -> da.Array:
-    """Return the weighted means of known values."""
+    options: SignalOptions,
+) -> tuple[da.Array, int | None]:
+    """Return the weighted means of known values, and the forecast of `_convolved`."""
     array = sources[0]
-    chunks = options["chunks"]
+    chunks = options.get("chunks")
     layers: Any = by_block(
         _known_and_weights,
         *sources,
@@ -464,19 +515,50 @@ def _interpolated(
         offset=offset,
         counts_holes=mean.weight_sum is not None,
     )
-    convolved: Any = _convolved(
+    convolved, nbytes = _convolved(
         layers,
         kernel[np.newaxis],
         boundary,
         {**options, "chunks": None if chunks is None else ((2,), *chunks)},
+        has_layers=True,
     )
-    whole_layers = convolved.rechunk({0: -1})
-    return by_block(
+    means = by_block(
         _mean_of_layers,
-        whole_layers,
+        convolved,
         dtype=array.dtype,
         meta=empty_like(array._meta, array.ndim, array.dtype),
-        chunks=whole_layers.chunks[1:],
+        chunks=convolved.chunks[1:],
         drop_axis=[0],
         mean=mean,
     )
+    return means, nbytes
+
+
+def _filled(
+    sources: tuple[da.Array, ...],
+    kernel: Array,
+    in_holes: float,
+    offset: float,
+    outside: float,
+    boundary: str,
+    options: SignalOptions,
+) -> tuple[da.Array, int | None]:
+    """Return the convolution with another value in holes, and the forecast of `_convolved`."""
+    array = sources[0]
+    values = by_block(
+        _known,
+        *sources,
+        dtype=array.dtype,
+        in_holes=in_holes,
+        offset=offset,
+    )
+    convolution, nbytes = _convolved(
+        values,
+        kernel,
+        boundary,
+        options,
+        has_layers=False,
+    )
+    if not outside:
+        return convolution, nbytes
+    return convolution + array.dtype.type(outside), nbytes

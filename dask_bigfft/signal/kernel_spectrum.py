@@ -222,6 +222,11 @@ class AxisSpectrum:
         in_order = np.array_equal(places, np.arange(count))
         return AxisSpectrum(length, columns, residues, None if in_order else places)
 
+    @property
+    def count(self) -> int:
+        """Number of frequencies."""
+        return self.residues.size * self.columns
+
     def spectrum(self, x: Array, fft: FFTLibrary) -> Array:
         """Return the spectrum of samples along the last axis, at the frequencies of the tile."""
         if self.columns == 1 and self.residues.size > WHOLE_SHARE * self.length:
@@ -315,8 +320,8 @@ class KernelSpectrum:
                     transformed.append((axis, own))
             elif size > 1:
                 spectrum = spectrum.take(indices[axis].ravel(), axis)
-        # The last transforms are longest, so that FFTs do them.
-        transformed.sort(key=lambda pair: pair[1].columns)
+        # Arrays between the transforms are no larger than the samples or the spectrum.
+        transformed.sort(key=lambda pair: pair[1].count / samples.shape[pair[0]])
         for axis, own in transformed:
             lines = np.moveaxis(spectrum, axis, -1)
             spectrum = np.moveaxis(own.spectrum(lines, fft), -1, axis)

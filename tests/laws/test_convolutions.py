@@ -157,6 +157,50 @@ def test_two_long_arrays(
     require_close(result, expected, 1e-5 if is_single else 1e-13)
 
 
+#: Shapes and chunks of two arrays, of which the second one is the same for all rows, and the axes.
+BROADCAST = [
+    ((5, 500), (2, 50), (1, 300), (1, 100), (1,)),
+    ((2, 101), (2, 10), (1, 101), (1, 30), (1,)),
+    ((6, 24, 30), (2, 5, 30), (1, 20, 9), (1, 4, 9), (1, 2)),
+    ((24, 3, 30), (5, 2, 7), (20, 1, 30), (20, 1, 3), (0, 2)),
+    ((24, 30, 2), (5, 7, 1), (24, 30, 1), (24, 3, 1), (1, 0)),
+    ((3, 16, 2, 9, 1), (2, 2, 1, 9, 1), (1, 9, 1, 9, 1), (1, 2, 1, 3, 1), (1, 3)),
+]
+
+
+@pytest.mark.usefixtures("no_kernels")
+@pytest.mark.parametrize("carrier", ["shared", "tasks", "disk"])
+@pytest.mark.parametrize(("shape", "chunks", "other_shape", "other_chunks", "axes"), BROADCAST)
+def test_a_long_array_for_all_rows(
+    shape,
+    chunks,
+    other_shape,
+    other_chunks,
+    axes,
+    carrier,
+    tmp_path,
+):
+    mode, dtype = {"shared": ("full", "c16"), "tasks": ("same", "f4"), "disk": ("valid", "f8")}[
+        carrier
+    ]
+    x = random_array(shape, dtype, 1)
+    y = random_array(other_shape, dtype, 2)
+    places = {"bigfft.exchange.carrier": carrier, "bigfft.scratch.directory": str(tmp_path)}
+    with split(**places):
+        lazy = signal.fftconvolve(
+            da.from_array(x, chunks=chunks),
+            da.from_array(y, chunks=other_chunks),
+            mode,
+            axes,
+        )
+        (operand,) = one_plan(lazy).operands
+        result = lazy.compute(scheduler="sync")
+    assert operand.plan.rounds
+    expected = scipy.signal.fftconvolve(x.astype("c16"), y, mode, axes)
+    expected = (expected if dtype == "c16" else expected.real).astype(dtype)
+    require_close(result, expected, 1e-5 if dtype == "f4" else 1e-13)
+
+
 @pytest.mark.parametrize("dtype", ["f8", "c16", "f4"])
 @pytest.mark.parametrize("name", ["correlate", "convolve"])
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import dask
 import dask.array as da
 import numpy as np
 from dask._task_spec import (
@@ -23,7 +24,7 @@ from dask._task_spec import (
 from dask.array.backends import NumpyBackendEntrypoint, array_creation_dispatch
 from dask.array.core import finalize, slices_from_chunks
 from dask.array.rechunk import old_to_new
-from dask.base import clone_key
+from dask.base import clone_key, named_schedulers
 from dask.blockwise import Blockwise, blockwise_token
 from dask.callbacks import Callback
 from dask.core import flatten
@@ -71,13 +72,52 @@ def finished_by(array: da.Array, function: Callable[..., Any], *arguments: Any) 
     The function is called with nested lists of blocks and the arguments, and replaces dask's
     `finalize`. Copies of the array and arrays derived from it are not affected. A subclass would
     not work, because NumPy's functions on dask arrays accept only dask's own class.
+
+    The array's `compute` and `persist` import distributed only if there may be a client.
     """
 
     def postcompute() -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return (finalize, ()) if results_are_kept() else (function, arguments)
 
+    graph = array.dask
+    name = array.name
+    chunks = array.chunks
+    meta = array._meta
+
+    def same_array() -> da.Array:
+        """Return the array anew: methods that refer to the array itself would make a cycle."""
+        new_array = da.Array(graph, name, chunks, meta=meta)
+        vars(new_array)["__dask_postcompute__"] = postcompute
+        return new_array
+
+    def compute(scheduler: Any = None, **options: Any) -> Any:
+        return same_array().compute(scheduler=_without_client(scheduler), **options)
+
+    def persist(scheduler: Any = None, **options: Any) -> Any:
+        return same_array().persist(scheduler=_without_client(scheduler), **options)
+
+    compute.__doc__ = da.Array.compute.__doc__
+    persist.__doc__ = da.Array.persist.__doc__
     vars(array)["__dask_postcompute__"] = postcompute
+    vars(array)["compute"] = compute
+    vars(array)["persist"] = persist
     return array
+
+
+def _without_client(scheduler: Any) -> Any:
+    """Return the function of a scheduler by its name, or of the default one, without a client.
+
+    A scheduler that is not a name, or one of distributed, is returned unchanged. Dask would import
+    distributed to look for a client, which takes 0.25 s. A process without it has no client.
+    """
+    if "distributed" in sys.modules:
+        return scheduler
+    chosen = dask.config.get("scheduler", None) if scheduler is None else scheduler
+    if chosen is None:
+        return da.Array.__dask_scheduler__
+    if isinstance(chosen, str):
+        return named_schedulers.get(chosen.lower(), scheduler)
+    return scheduler
 
 
 def with_own_tasks(array: da.Array, seed: str) -> da.Array:

@@ -63,6 +63,7 @@ from dask_bigfft.arrays import Array, Block, Ints
 from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.compiled import FAST, added, compiled, squares_of_line
+from dask_bigfft.kernels.copies import may_compile, pays
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import (
     BoundFactor,
@@ -231,6 +232,9 @@ def _outer_product(factors: Sequence[Array]) -> Array:
 #: Number of places per strip, so that both parts of their weights stay in L1.
 STRIP = 1024
 
+#: Bytes that NumPy copies in the time in which it sums one byte with weights.
+SUM_COST = 8
+
 #: Dtypes of values that compiled loops sum.
 _SUMMED = "FDfd"
 
@@ -364,7 +368,7 @@ def weighted_sum(
             weights.for_imag,
             sums,
         )
-        is_summed = _sum_of_rows.call(arguments, may_compile=True)
+        loop = _sum_of_rows
     else:
         table = phase_table(factors.modulus, factors.sign)
         arguments = (
@@ -377,25 +381,33 @@ def weighted_sum(
             np.empty((2, 2 * len(weights.inner)), x.dtype),
             sums,
         )
-        is_summed = _sum_of_twiddled.call(arguments, may_compile=True)
-    if not is_summed:
+        loop = _sum_of_twiddled
+    if not (_sums_pay(values) and loop.call(arguments, may_compile())):
         return _wide_sum(rows, weights, factors), energy(values)
     real, imag, squares = sums.tolist()
     return complex(real, imag), squares
 
 
+def _sums_pay(values: Array) -> bool:
+    """Return True if compiled sums of values have reached the JIT threshold, see `pays`."""
+    return pays((values.dtype, values.dtype), 1, SUM_COST * values.nbytes)
+
+
 def _wide_sum(rows: Array, weights: Weights, factors: PhaseFactors | None) -> complex:
-    """Return the weighted sum of values of other precisions."""
-    places = np.tile(weights.line, (len(rows), 1))
+    """Return the weighted sum of values by NumPy."""
+    line_weights = weights.line
     if factors is not None:
+        line_weights = np.tile(weights.line, (len(rows), 1))
         rest = np.tile(factors.rest, len(rows) // len(factors.rest))
         twiddle(
-            places[:, :, None],
+            line_weights[:, :, None],
             rest,
             factors.modulus,
             factors.sign,
         )
-    return complex((weights.rows[:, None] * places * rows).sum())
+    with np.errstate(over="ignore", invalid="ignore"):
+        line_sums = (rows * line_weights).sum(axis=1)
+        return complex((line_sums * weights.rows).sum())
 
 
 def energy(values: Array) -> float:
@@ -407,7 +419,8 @@ def energy(values: Array) -> float:
     if values.dtype.char in _SUMMED:
         line = np.ascontiguousarray(values).reshape(-1)
         total = np.empty(1)
-        if squares_of_line.call((line.view(line.real.dtype), total), may_compile=True):
+        arguments = (line.view(line.real.dtype), total)
+        if _sums_pay(values) and squares_of_line.call(arguments, may_compile()):
             return float(total[0])
     wide = values.astype(np.result_type(values.dtype, np.float64))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -1040,6 +1053,7 @@ def checksum(values: Array) -> int:
         data = padded
     words = data.view(np.uint32)
     out = np.empty(1, np.uint64)
-    is_summed = _weighted.call((words, FACTOR, out), may_compile=True)
+    loop_pays = pays((words.dtype, words.dtype), 1, SUM_COST * words.nbytes)
+    is_summed = loop_pays and _weighted.call((words, FACTOR, out), may_compile())
     words_sum = int(out[0]) if is_summed else _weighted_by_numpy(words)
     return (words_sum + values.nbytes * LENGTH) % _MODULUS

@@ -32,6 +32,9 @@ HEAD = 5
 #: Pairs (source, target) that the compiled copy takes; complex to complex may conjugate.
 COMPILED = frozenset(zip(map(np.dtype, "DFdfdf"), map(np.dtype, "DFdfDF"), strict=True))
 
+#: Dtypes between which any loop is compiled: those of copies, and words of checksums.
+_LOOPS = COMPILED | {(np.dtype("u4"), np.dtype("u4"))}
+
 #: JIT threshold: bytes that NumPy works on between two dtypes before loops are compiled for them.
 #: Each call counts as `EACH` additional bytes, for NumPy's overhead of some microseconds.
 FIRST = 3 << 25
@@ -54,12 +57,13 @@ _left = [FIRST]
 def pays(pair: Pair, copies: int = 0, nbytes: int = 0) -> bool:
     """Count copies between two dtypes; return True if they have reached the JIT threshold.
 
-    On a worker with little memory they never reach it.
+    Other work of NumPy counts as the copies that take as long. On a worker with little memory the
+    threshold is never reached.
     """
     _counted[pair] += copies * EACH + nbytes
     counted = _counted[pair]
     threshold = _left[0]
-    return counted >= threshold and pair in COMPILED and fits_compiled_code()
+    return counted >= threshold and pair in _LOOPS and fits_compiled_code()
 
 
 def compile_at_once() -> None:
@@ -236,7 +240,8 @@ class CopyTable:
         """
         to = self.target.dtype
         for dtype, conjugate, table in self._tables:
-            is_copied = pays((dtype, to)) and _copy_rows(
+            loop_pays = (dtype, to) in COMPILED and pays((dtype, to))
+            is_copied = loop_pays and _copy_rows(
                 table,
                 low,
                 high,

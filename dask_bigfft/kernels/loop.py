@@ -563,7 +563,7 @@ def run_round(
             executor,
         )
         return np.ascontiguousarray(moved_result.transpose(np.argsort(moved.dims)))
-    out = source.result(round_.target.shape(block), out_dtype)
+    out = source.result(round_.target.shape(block), out_dtype, library.threads)
     if out.size and math.prod(source.shape):
         executor(
             round_,

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from dask_bigfft.arrays import Array, Ints
 from dask_bigfft.kernels.compiled import compiled
 from dask_bigfft.kernels.copies import may_compile, pays
+from dask_bigfft.kernels.views import intervals
 from dask_bigfft.memory import allocate
 from dask_bigfft.transforms.cosines import Cosines, point_digits
 from dask_bigfft.transforms.layout import Digit
@@ -242,6 +243,9 @@ _INNER = 64
 #: Values that NumPy multiplies at a time; they stay in a cache.
 _PART = 1 << 14
 
+#: Bytes that NumPy copies in the time in which it multiplies one byte by a chirp.
+CHIRP_COST = 8
+
 #: Largest length for which squares of indices fit int64.
 _SHORT = 3 * 10**9
 
@@ -455,7 +459,7 @@ def _twiddle_by_numpy(
     rows, digits, width = x.shape
     outer = -(-digits // _INNER) * _INNER
     t = rest[:, None] * np.r_[: min(_INNER, digits), :outer:_INNER]
-    powers = _product(table.coarse[t >> table.shift], table.fine[t & table.mask])
+    powers = _powers(table, t)
     low, high = np.split(powers, [min(_INNER, digits)], axis=1)
     high = _product(high, high.dtype.type(scale))
     factors = _product(high[:, :, None], low[:, None]).reshape(rows, -1)[:, :digits]
@@ -472,11 +476,17 @@ def _twiddle_by_numpy(
         )
 
 
+def _powers(table: PhaseTable, t: Ints) -> Array:
+    """Return powers like `_power`, with the same bits."""
+    return _product(table.coarse[t >> table.shift], table.fine[t & table.mask])
+
+
 def _product(a: Array, b: Any) -> Array:
     """Return a product as compiled code has it: NumPy's own may round a sum of products once."""
     product = np.empty(np.broadcast_shapes(a.shape, b.shape), b.dtype)
-    np.subtract(a.real * b.real, a.imag * b.imag, out=product.real)
-    np.add(a.real * b.imag, a.imag * b.real, out=product.imag)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.subtract(a.real * b.real, a.imag * b.imag, out=product.real)
+        np.add(a.real * b.imag, a.imag * b.real, out=product.imag)
     return product
 
 
@@ -496,14 +506,27 @@ def multiply_chirp(
     factor 1j, for even `length` only.
     """
     batches = x.reshape(-1, len(rest), *x.shape[1:])
-    if x.dtype.char != "G":
+    rest = np.asarray(rest, np.int64)
+    if x.dtype.char == "G":
+        n = np.add.outer(rest, np.arange(x.shape[1], dtype=np.int64) * stride)
+        batches[:, n >= length] = 0
+        factor = factor * (1, 1j, -1, -1j)[turns % 4]
+        chirps = factor * chirp(
+            n,
+            length,
+            sign,
+            x.dtype,
+        )
+        batches *= chirps[..., None]
+        return
+    if pays((x.dtype, x.dtype), 1, CHIRP_COST * x.nbytes):
         modulus = 2 * length
-        n = np.asarray(rest, np.int64) % modulus
+        n = rest % modulus
         by = stride % modulus
         squared = int(mulmod(by, by, modulus))
         step = (2 * mulmod(n, by, modulus) + squared) % modulus
         square = (mulmod(n, n, modulus) + sign * turns * (modulus // 4)) % modulus
-        counts = np.clip(-((np.asarray(rest, np.int64) - length) // stride), 0, x.shape[1])
+        counts = np.clip(-((rest - length) // stride), 0, x.shape[1])
         arguments = (
             batches,
             square,
@@ -515,20 +538,37 @@ def multiply_chirp(
             float(factor),
             np.empty(x.shape[1], np.complex128),
         )
-        if _chirp_rows.call(arguments, may_compile=True):
+        if _chirp_rows.call(arguments, may_compile()):
             return
-    factor = factor * (1, 1j, -1, -1j)[turns % 4]
-    n = np.add.outer(rest, np.arange(x.shape[1], dtype=np.int64) * stride)
-    batches[:, n >= length] = 0
-    batches *= (
-        factor
-        * chirp(
-            n,
-            length,
-            sign,
-            x.dtype,
-        )
-    )[..., None]
+    places = np.arange(x.shape[1], dtype=np.int64) * stride
+    size = max(1, _PART // max(1, batches[:, :1, :1].size))  # of places and digits at a time
+    for digits in intervals(x.shape[1], size):
+        for rows in intervals(len(rest), max(1, size // (digits.stop - digits.start))):
+            _chirp_by_numpy(
+                batches[:, rows, digits],
+                np.add.outer(rest[rows], places[digits]),
+                length,
+                sign,
+                factor,
+                turns,
+            )
+
+
+def _chirp_by_numpy(
+    x: Array,
+    n: Ints,
+    length: int,
+    sign: int,
+    factor: float,
+    turns: int,
+) -> None:
+    """Multiply a part of the values at places n like `_chirp_rows`, with the same bits."""
+    modulus = 2 * length
+    residue = n % modulus
+    t = (mulmod(residue, residue, modulus) + sign * turns * (modulus // 4)) % modulus
+    factors = _product(_powers(phase_table(modulus, sign), t), np.complex128(factor))
+    np.copyto(x, _product(x, factors[:, :, None]), "same_kind")
+    x[:, n >= length] = 0
 
 
 def chirp_filter(
@@ -545,32 +585,36 @@ def chirp_filter(
     The filter is exp(sign*1j*pi*(step*m + offset)**2/length) / padded, with m wrapped around, and
     zero for abs(step*m + offset) >= length. The convolution needs no other scale.
     """
-    if np.dtype(dtype).char != "G" and length < _SHORT:
-        values = np.empty(n.size, dtype)
-        tables = phase_table(2 * length, sign)
+    out = np.empty(n.size, dtype)
+    has_short_squares = out.dtype.char != "G" and length < _SHORT
+    if has_short_squares and pays((out.dtype, out.dtype), 1, CHIRP_COST * out.nbytes):
         arguments = (
-            values,
+            out,
             n.ravel(),
             padded,
             length,
             step,
             offset,
-            *tables,
+            *phase_table(2 * length, sign),
             1 / padded,
         )
-        if _filter_values.call(arguments, may_compile=True):
-            return values.reshape(n.shape)
+        if _filter_values.call(arguments, may_compile()):
+            return out.reshape(n.shape)
     lag = np.where(2 * n <= padded, n, n - padded)
     distance: Ints = np.absolute(step * lag + offset)
     inside = distance < length
     values = np.zeros(n.shape, np.result_type(dtype, np.complex128))
-    values[inside] = chirp(
-        distance[inside],
-        length,
-        sign,
-        values.dtype,
-    )
-    values /= padded
+    if has_short_squares:  # with the bits of the loop
+        powers = _powers(phase_table(2 * length, sign), distance[inside] ** 2 % (2 * length))
+        values[inside] = _product(powers, np.complex128(1 / padded))
+    else:
+        values[inside] = chirp(
+            distance[inside],
+            length,
+            sign,
+            values.dtype,
+        )
+        values /= padded
     return values.astype(dtype, copy=False)
 
 

@@ -122,14 +122,14 @@ def intervals(size: int, width: int) -> Iterator[slice]:
         yield slice(low, min(size, low + width))
 
 
-def prefault(block: Array) -> Array:
+def prefault(block: Array, threads: int = 1) -> Array:
     """Return a block after this thread has prefaulted its share of the pages.
 
     Threads that call this divide the pages into large parts. Without it, threads that store tiles
-    would fault the same pages at the same time.
+    would fault the same pages at the same time. A thread that works alone on a block starts others.
     """
     started = time.perf_counter()
-    nbytes = fault_in(block)
+    nbytes = fault_in(block, threads)
     if nbytes:
         emit("prefault", nbytes=nbytes, seconds=time.perf_counter() - started)
     return block
@@ -212,12 +212,15 @@ class BlockView:
             return self
         return BlockView.of(self.array, target=self.target)
 
-    def result(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return memory for the block after the round: its target if it fits, else new memory."""
+    def result(self, shape: tuple[int, ...], dtype: np.dtype[Any], threads: int = 1) -> Array:
+        """Return memory for the block after the round: its target if it fits, else new memory.
+
+        New memory is prefaulted by some threads.
+        """
         for place in (self.array if self.owned else None, self.target):
             if place is not None and place.shape == shape and place.dtype == dtype:
                 return place
-        return prefault(allocate(shape, dtype))
+        return prefault(allocate(shape, dtype), threads)
 
     def gather(self, out: Array | None = None, threads: int = 1) -> Array:
         """Return the block, contiguous and free to overwrite.

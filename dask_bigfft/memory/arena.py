@@ -35,6 +35,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
@@ -337,7 +338,7 @@ class HostArena:
             self.returned.extend(fresh)
         return size * len(fresh)
 
-    def fault_in(self, block: Array) -> int:
+    def fault_in(self, block: Array, threads: int = 1) -> int:
         """Prefault a block's fresh pages; return the bytes prefaulted by this call.
 
         Threads call this before they fill a block. Each call takes parts of the block that no other
@@ -350,22 +351,18 @@ class HostArena:
         block
             A block of this arena or a view of one; all of the block's pages are prefaulted. Other
             arrays are ignored.
+        threads
+            Number of threads that this call starts for the pages of a large block.
         """
         arena_buffer = arena_buffer_of(block)
         if arena_buffer is None:
             return 0
         buffer = arena_buffer.buffer
-        prefaulted_nbytes = 0
-        while buffer.untouched:
-            try:
-                part = buffer.untouched.popleft()
-            except IndexError:  # another thread has taken the last part
-                break
-            if not populate(buffer.memory[part]):
-                buffer.untouched.clear()
-                break
-            prefaulted_nbytes += part.stop - part.start
-        return prefaulted_nbytes
+        threads = min(threads, len(buffer.untouched))
+        if threads <= 1:
+            return _fault_in_parts(buffer)
+        with ThreadPoolExecutor(threads, thread_name_prefix="bigfft-prefault") as pool:
+            return sum(pool.map(_fault_in_parts, [buffer] * threads))
 
     def trim(self, target_bytes: int = 0) -> int:
         """Free idle memory down to `target_bytes`; return the freed bytes.
@@ -583,6 +580,21 @@ class HostArena:
         return []
 
 
+def _fault_in_parts(buffer: Buffer) -> int:
+    """Prefault parts of a buffer that no other thread has taken; return their bytes."""
+    prefaulted_nbytes = 0
+    while buffer.untouched:
+        try:
+            part = buffer.untouched.popleft()
+        except IndexError:  # another thread has taken the last part
+            break
+        if not populate(buffer.memory[part]):
+            buffer.untouched.clear()
+            break
+        prefaulted_nbytes += part.stop - part.start
+    return prefaulted_nbytes
+
+
 # --- the arena of the process ---------------------------------------------------------------
 
 
@@ -689,16 +701,18 @@ def allocate(shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLik
     return default_arena().allocate(shape, dtype)
 
 
-def fault_in(block: Array) -> int:
+def fault_in(block: Array, threads: int = 1) -> int:
     """Prefault a block of the process's arena; return the bytes prefaulted by this call.
 
     Parameters
     ----------
     block
         A block that is about to be filled.
+    threads
+        Number of threads that this call starts for it.
 
     See Also
     --------
     HostArena.fault_in : Details.
     """
-    return default_arena().fault_in(block)
+    return default_arena().fault_in(block, threads)

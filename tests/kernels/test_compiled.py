@@ -150,7 +150,8 @@ def test_exit_waits_for_no_compiler(tmp_path):
 #: A thread imports a module of numba while another has begun with numba itself.
 AT_ONCE = """
 import faulthandler, sys, threading, time, numpy as np
-from dask_bigfft.kernels import checks
+from dask_bigfft.kernels import checks, copies
+copies.compile_at_once()
 faulthandler.dump_traceback_later(60, exit=True)
 begun = threading.Event()
 

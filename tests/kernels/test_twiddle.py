@@ -104,6 +104,45 @@ def test_numpy_gives_the_bits_of_the_loop(
     np.testing.assert_array_equal(*(x.view(f"u{x.itemsize // 2}") for x in copies))
 
 
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+@pytest.mark.parametrize(
+    ("shape", "turns"),
+    [
+        ((1, 9, 3, 1), 0),
+        ((2, 7, 64, 2), 1),
+        ((2, 3, 5000, 5), 2),
+        ((1, 20_000, 3, 1), 3),
+        ((1, 4, 4, 0), 0),
+    ],
+)
+def test_numpy_gives_the_bits_of_the_loop_of_chirps(shape, turns, dtype, monkeypatch):
+    rng = np.random.default_rng(1)
+    batches, places, digits, width = shape
+    length = 2 * places * digits  # half of the places are padding
+    rest = rng.permutation(4 * places)[:places] * digits
+    values = rng.normal(size=(*shape, 2)).view("c16")[..., 0].astype(dtype)
+    values[:, -1, -1] = np.inf
+    products = []
+    filters = []
+    for compiled in (True, False):
+        monkeypatch.setattr(module, "pays", lambda *_, compiled=compiled: compiled)
+        x = values.reshape(batches * places, digits, width).copy()
+        multiply_chirp(
+            x,
+            rest,
+            stride=1,
+            length=length,
+            sign=-1,
+            factor=1 / 3,
+            turns=turns,
+        )
+        products.append(x)
+        filters.append(chirp_filter(rest, 4 * length, length, 1, dtype, 3, 1))
+    for by_loop, by_numpy in (products, filters):
+        bits = f"u{by_loop.itemsize // 2}"
+        np.testing.assert_array_equal(by_loop.view(bits), by_numpy.view(bits))
+
+
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize("dtype", ["c8", "c16", "G"])
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ PROGRAM = """
     planned = unasked()
     values = y.compute(scheduler="threads", num_workers=2)
     np.testing.assert_allclose(values, np.fft.rfftn(x), atol=1e-2)
+    assert len(dask_bigfft.fft.fft(y).persist()) == len(x)
     print(after_import, planned, unasked())
 """
 

@@ -1,8 +1,10 @@
 """What `compute()` makes of a result's blocks: one array, right, and nobody else's memory."""
 
+import gc
 import pickle
 import sys
 import types
+import weakref
 
 import dask
 import dask.array as da
@@ -74,6 +76,17 @@ def test_what_else_uses_the_blocks_sees_them_as_they_are():
         from_graph = y.compute()
         from_graph[...] = 0
         assert close(persisted.compute(), expected)
+
+
+def test_an_array_dies_with_its_last_reference():
+    gc.disable()
+    try:
+        y = fft.fft(da.from_array(data(64), chunks=16))
+        reference = weakref.ref(y)
+        del y
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 def test_arrays_stay_dask_arrays():

@@ -1,9 +1,18 @@
-"""The checksum of shards: what it is, and what it cannot miss."""
+"""The checksum of shards: what it is, and what it cannot miss; weighted sums of tiles."""
 
 import numpy as np
 import pytest
 
-from dask_bigfft.kernels.checks import FACTOR, LENGTH, checksum
+from dask_bigfft.kernels import checks
+from dask_bigfft.kernels.checks import (
+    FACTOR,
+    LENGTH,
+    PhaseFactors,
+    checksum,
+    energy,
+    weighted_sum,
+    weights_of,
+)
 
 
 def by_hand(data: bytes) -> int:
@@ -40,3 +49,17 @@ def test_words_that_change_places_are_seen():
 
 def test_zeros_at_the_end_are_seen():
     assert len({checksum(np.zeros(n, np.uint8)) for n in range(20)}) == 20
+
+
+@pytest.mark.parametrize("factors", [None, PhaseFactors(np.array([0, 5, 7]), 700, -1)])
+def test_numpy_sums_tiles_like_the_loops(factors, monkeypatch):
+    rng = np.random.default_rng(4)
+    tile = rng.standard_normal((6, 100, 2), np.float32).view("c8")[..., 0]
+    weights = weights_of(tile.shape, tile.dtype, first=1, steps=(), inward=False)
+    sums = []
+    for is_compiled in (True, False):
+        monkeypatch.setattr(checks, "pays", lambda *_, is_compiled=is_compiled: is_compiled)
+        monkeypatch.setattr(checks, "may_compile", lambda: True)
+        weighted, squares = weighted_sum(tile, weights, factors)
+        sums.append([weighted, squares, energy(tile)])
+    np.testing.assert_allclose(*sums, rtol=1e-5)

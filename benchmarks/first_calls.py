@@ -114,7 +114,9 @@ def error_of(x: np.ndarray, y: np.ndarray) -> float:
 
 def squares(values: np.ndarray) -> float:
     """Return the sum of squared magnitudes, in double precision, row by row."""
-    rows = values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1 << 10)
+    rows = list(values)
+    if values.ndim == 1:
+        rows = np.array_split(values, -(-len(values) // 1024))
     return float(sum(np.vdot(row, row).real for row in rows))
 
 

@@ -113,7 +113,6 @@ def test_numpy_gives_the_bits_of_the_loop(
         ((2, 7, 64, 2), 1),
         ((2, 3, 5000, 5), 2),
         ((1, 20_000, 3, 1), 3),
-        ((1, 4, 4, 0), 0),
     ],
 )
 def test_numpy_gives_the_bits_of_the_loop_of_chirps(shape, turns, dtype, monkeypatch):

@@ -6,6 +6,7 @@ If a release of dask moves one of them, only this file has to change.
 import functools
 import operator
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -79,22 +80,15 @@ def finished_by(array: da.Array, function: Callable[..., Any], *arguments: Any) 
     def postcompute() -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return (finalize, ()) if results_are_kept() else (function, arguments)
 
-    graph = array.dask
-    name = array.name
-    chunks = array.chunks
-    meta = array._meta
-
-    def same_array() -> da.Array:
-        """Return the array anew: methods that refer to the array itself would make a cycle."""
-        new_array = da.Array(graph, name, chunks, meta=meta)
-        vars(new_array)["__dask_postcompute__"] = postcompute
-        return new_array
+    lasting_array = _LastingArray(array, postcompute)
 
     def compute(scheduler: Any = None, **options: Any) -> Any:
-        return same_array().compute(scheduler=_without_client(scheduler), **options)
+        scheduler = _without_client(scheduler)
+        return da.Array.compute(lasting_array.get(), scheduler=scheduler, **options)
 
     def persist(scheduler: Any = None, **options: Any) -> Any:
-        return same_array().persist(scheduler=_without_client(scheduler), **options)
+        scheduler = _without_client(scheduler)
+        return da.Array.persist(lasting_array.get(), scheduler=scheduler, **options)
 
     compute.__doc__ = da.Array.compute.__doc__
     persist.__doc__ = da.Array.persist.__doc__
@@ -102,6 +96,42 @@ def finished_by(array: da.Array, function: Callable[..., Any], *arguments: Any) 
     vars(array)["compute"] = compute
     vars(array)["persist"] = persist
     return array
+
+
+class _LastingArray:
+    """Array for functions that are attributes of the array itself.
+
+    A reference to the array would make a cycle. In ``fft(x).compute()`` the array is deleted before
+    the function is called, so its parts are kept. An assignment such as ``y[0] = 1`` replaces them.
+    Dask then replaces `array.dask`, which nothing else refers to, and its weak reference says so.
+    """
+
+    def __init__(self, array: da.Array, postcompute: Callable[[], Any]) -> None:
+        self.graph = array.dask
+        self.name = array.name
+        self.chunks = array.chunks
+        self.meta = array._meta
+        self.postcompute = postcompute
+        self.reference = weakref.ref(array)
+        self.is_changed = False
+        array.dask = HighLevelGraph(self.graph.layers, self.graph.dependencies)
+        self.graph_reference = weakref.ref(array.dask, self._note_end_of_graph)
+
+    def _note_end_of_graph(self, graph: Any) -> None:
+        """Note that the array has been changed, unless it is deleted itself."""
+        if self.reference() is not None:
+            self.is_changed = True
+
+    def get(self) -> da.Array:
+        """Return the array, or an equal one if it has been deleted."""
+        array = self.reference()
+        if array is not None:
+            return array
+        if self.is_changed:
+            raise RuntimeError("the array of this method has been changed and then deleted")
+        array = da.Array(self.graph, self.name, self.chunks, meta=self.meta)
+        vars(array)["__dask_postcompute__"] = self.postcompute
+        return array
 
 
 def _without_client(scheduler: Any) -> Any:

@@ -89,6 +89,22 @@ def test_an_array_dies_with_its_last_reference():
         gc.enable()
 
 
+def test_methods_of_deleted_arrays():
+    a = data(64)
+    x = da.from_array(a, chunks=16)
+    compute = fft.fft(x).compute
+    assert close(compute(scheduler="sync"), scipy.fft.fft(a))
+    y = fft.fft(x)
+    y[3] = 0
+    expected = scipy.fft.fft(a)
+    expected[3] = 0
+    assert close(y.compute(), expected)
+    compute = y.compute
+    del y
+    with pytest.raises(RuntimeError, match="changed"):
+        compute()
+
+
 def test_arrays_stay_dask_arrays():
     a = data(256, 64)
     x = da.from_array(a, chunks=(32, 64))

@@ -279,6 +279,26 @@ def stored_blocks(layer: Any, name: str) -> dict[tuple[int, ...], Any] | None:
     return blocks
 
 
+def array_of_layer(graph: HighLevelGraph, name: str) -> da.Array | None:
+    """Return the array of NumPy blocks that a layer of a graph makes.
+
+    None if the layer does not describe it: dask describes arrays in the layers that make them.
+    """
+    layer = graph.layers.get(name)
+    description = getattr(layer, "collection_annotations", None) or {}
+    if description.get("type") != "dask.array.core.Array":
+        return None
+    if description.get("chunk_type") != "numpy.ndarray":
+        return None
+    chunks = description["chunks"]
+    return da.Array(
+        graph.cull_layers({name}),
+        name,
+        chunks,
+        meta=np.empty((0,) * len(chunks), description["dtype"]),
+    )
+
+
 @functools.cache
 def reads_elementwise_graphs() -> bool:
     """Return whether graphs of this release of dask are read right, by a small one."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import rearranged
+from dask_bigfft.graph.captured import spectrum_layer
 from dask_bigfft.graph.layer import Origin, origin, transformed_array
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifted import (
@@ -150,10 +151,10 @@ def _folded(
 ) -> da.Array | None:
     """Return a transform's result with the shift made by the transform, if memory allows it.
 
-    The result is None for transforms that overwrite their input, because they cannot run twice, and
-    for transforms that return a window of their values.
+    The result is None for transforms that overwrite their input, because they cannot run twice, for
+    transforms that return a window of their values, and for operators on two lazy arrays.
     """
-    if plan.overwrite or plan.spec.windows:
+    if plan.overwrite or plan.spec.windows or plan.spec.factor is not None:
         return None
     summed = _summed(plan.result, offsets)
     nonzero = _nonzero(summed)
@@ -164,9 +165,14 @@ def _folded(
         shifted = shifted_plan(shifted, {}, summed)
     if not shifted.fits_memory:
         return None
-    return transformed_array(
+    result = transformed_array(
         source.array,
         shifted,
         source.carrier,
         source.shared(),
+        transfer=source.transfer,
     )
+    layer = spectrum_layer(result)
+    if layer is not None:
+        layer.unshifted = source.layer
+    return result

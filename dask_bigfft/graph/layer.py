@@ -174,6 +174,8 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         self.is_private = True
         #: Whether another transform of ours reads the result.
         self.is_transformed = False
+        #: Layer of the same spectrum without the shift that is part of this one.
+        self.unshifted: PlanLayer | None = None
         #: The array that the user has got.
         self.array: weakref.ref[da.Array] | None = None
         self._tasks_by_carrier: dict[str, Graph] = {}
@@ -433,6 +435,8 @@ class Origin:
         Plan whose tasks another plan for the source array may reuse.
     layer : PlanLayer or None
         Layer that has these tasks.
+    transfer : TransferValues or None
+        Transfer function of an operator; None if it is made of a lazy array.
     """
 
     array: da.Array
@@ -440,6 +444,7 @@ class Origin:
     carrier: str
     known: Known | None
     layer: PlanLayer | None = None
+    transfer: Any = None
 
     def shared(self) -> Known | None:
         """Return the plan whose tasks another plan will reuse; its blocks are kept from now on."""
@@ -458,6 +463,7 @@ def origin(x: da.Array) -> Origin | None:
             recipe.plan,
             recipe.carrier,
             None,
+            transfer=recipe.transfer,
         )
     if is_expression(x):
         return None
@@ -485,6 +491,7 @@ def origin(x: da.Array) -> Origin | None:
         layer.recipe.carrier,
         known,
         layer,
+        transfer=layer.recipe.transfer,
     )
 
 

@@ -9,12 +9,15 @@ calls stay in a core's cache::
 Where a real axis is split, the spectrum has frequencies of both signs along it, but factors only of
 one. At the others the expression is evaluated for the conjugate of the spectrum and for the factors
 at the opposite frequency. Its value there is the conjugate of that.
+
+Factors that are computed with the graph come as the bytes of one array, in the order of `packed`.
 """
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +31,7 @@ from dask_bigfft.kernels.transfer import (
     indices_of_part,
     values_at,
 )
+from dask_bigfft.transforms.bands import Window
 
 #: Name of the spectrum in an expression.
 SPECTRUM = "<spectrum>"
@@ -62,6 +66,20 @@ class Call:
     keywords: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class PackedFactor:
+    """Factor whose bytes are a part of an array: its name, shape and dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the factor."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
 @dataclass(frozen=True, eq=False)
 class Expression:
     """Element-wise expression of a spectrum.
@@ -72,13 +90,20 @@ class Expression:
         In order; the last one returns the value of the expression.
     factors : mapping of str to ndarray
         Arrays in natural order by name, with as many axes as the spectrum. Each axis has the length
-        of the spectrum, or length 1.
+        of the spectrum, or length 1. Some axes may have other `windows`.
     lengths : mapping of int to int
         Length N of the transform along each transformed axis.
     halved : int, optional
         Axis of which the spectrum and the factors have half of the frequencies.
     scale : float
         What the spectrum of a tile is multiplied by before.
+    windows : mapping of int to (int, int)
+        Frequency at the first place of the factors along some axes, and number of their places, for
+        factors of a band or of a shifted spectrum.
+    packed : tuple of PackedFactor
+        Factors that are computed with the graph.
+    array : ndarray
+        Their bytes, one after the other, or the only one of them.
     """
 
     calls: tuple[Call, ...]
@@ -86,6 +111,9 @@ class Expression:
     lengths: Mapping[int, int]
     halved: int | None
     scale: float = 1.0
+    windows: Mapping[int, Window] = field(default_factory=dict)
+    packed: tuple[PackedFactor, ...] = ()
+    array: Array = field(default_factory=lambda: np.empty(0))
 
     def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "ExpressionOnTile":
         """Return the expression at the frequencies of a tile; see `kernels.transfer`."""
@@ -97,6 +125,28 @@ class Expression:
         """Number of arguments of all calls that each named value is."""
         arguments = itertools.chain(*(call.arguments for call in self.calls))
         return Counter(argument.name for argument in arguments if isinstance(argument, Named))
+
+    @cached_property
+    def all_factors(self) -> Mapping[str, Array]:
+        """Factors by name, with those that were computed with the graph."""
+        if not self.packed:
+            return self.factors
+        factors = dict(self.factors)
+        stored_bytes = np.ascontiguousarray(self.array).reshape(-1).view(np.uint8)
+        start = 0
+        for part in self.packed:
+            stop = start + part.nbytes
+            factors[part.name] = stored_bytes[start:stop].view(part.dtype).reshape(part.shape)
+            start = stop
+        return factors
+
+    def places(self, indices: Mapping[int, Array]) -> dict[int, Array]:
+        """Return the places in the factors of frequencies along each axis."""
+        places = dict(indices)
+        for axis, (first, count) in self.windows.items():
+            cyclic = (indices[axis] - first) % self.lengths[axis]
+            places[axis] = np.minimum(cyclic, count - 1)  # values outside of a band do not matter
+        return places
 
     def value(self, spectrum: Array, factors: Mapping[str, Array]) -> Array:
         """Return the value of the expression, given the values of the spectrum and of factors.
@@ -167,9 +217,10 @@ class ExpressionOnTile(TileTransfer):
 
     def _factors(self, indices: Mapping[int, Array]) -> dict[str, Array]:
         """Return the factors at some frequencies, on the device of the tile."""
+        places = self.expression.places(indices)
         factors: dict[str, Array] = {}
-        for name, factor in self.expression.factors.items():
-            factors[name] = np.asarray(values_at(factor, indices), like=self.like)
+        for name, factor in self.expression.all_factors.items():
+            factors[name] = np.asarray(values_at(factor, places), like=self.like)
         return factors
 
     def _factors_of_both_signs(
@@ -186,8 +237,10 @@ class ExpressionOnTile(TileTransfer):
         half = self.expression.lengths[halved] // 2
         positive = {**indices, halved: np.minimum(indices[halved], half)}
         opposite[halved] = np.minimum(opposite[halved], half)
+        opposite = self.expression.places(opposite)
+        positive = self.expression.places(positive)
         factors: dict[str, Array] = {}
-        for name, factor in self.expression.factors.items():
+        for name, factor in self.expression.all_factors.items():
             values = np.where(is_negative, values_at(factor, opposite), values_at(factor, positive))
             factors[name] = np.asarray(values, like=self.like)
         return factors

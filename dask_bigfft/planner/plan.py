@@ -634,7 +634,7 @@ def _transfer_operand(plan: Plan) -> Operand:
         values=plan.spec.transfer,
         factor=factor,
     )
-    if factor is None or factor.role == "kernel":
+    if factor is None or factor.role in ("kernel", "whole"):
         return operand
     blocks = plan.rounds[stage].spectrum
     if factor.role == "samples":

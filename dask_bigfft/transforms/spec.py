@@ -76,18 +76,19 @@ class FactorSpec:
         Chunks of the array, which has as many axes as the spectrum.
     dtype : str
         Its dtype (as ``numpy.dtype.str``).
-    role : {"values", "kernel", "samples"}
+    role : {"values", "product", "kernel", "samples", "whole"}
         Values of the transfer function in natural order: the array has the shape of the spectrum,
-        with length 1 along axes on which the function does not depend. Or samples of a small
-        kernel, of whose spectrum each task computes its part. Or samples of an array that is
-        transformed like the input.
+        with length 1 along axes on which the function does not depend. They have to be finite, but
+        not for a "product" of a spectrum that a user has written. Or samples of a small kernel, of
+        whose spectrum each task computes its part. Or samples of an array that is transformed like
+        the input. Or the bytes of small arrays, which each task gets as a whole.
     conjugated : bool
         Whether the spectrum of an array that is transformed is conjugated.
     """
 
     chunks: tuple[tuple[int, ...], ...]
     dtype: str
-    role: Literal["values", "kernel", "samples"] = "values"
+    role: Literal["values", "product", "kernel", "samples", "whole"] = "values"
     conjugated: bool = False
 
     @property

@@ -9,7 +9,7 @@ import pytest
 from lazy import is_shifted_alone, plan_of, plans_of
 
 import dask_bigfft
-from dask_bigfft import fft, plan
+from dask_bigfft import fft, plan, signal
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.strategies import random_array
 
@@ -223,3 +223,17 @@ def test_the_plan_of_a_shifted_array_goes_to_json_and_back():
         assert dask_bigfft.Plan.from_json(shifted_plan.to_json()) == shifted_plan
         assert "stored" in shifted_plan.explain(details=True)
         assert shifted_plan._repr_html_()
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+@pytest.mark.parametrize("chunks", [5, (5, 14)])
+def test_a_filtered_array_is_shifted(chunks, is_lazy):
+    x = np.random.default_rng(0).standard_normal((15, 14))
+    h = np.random.default_rng(1).standard_normal((15, 8))
+    transfer = da.from_array(h, chunks=4) if is_lazy else h
+    with dask.config.set({"bigfft.planner.small": 0, "bigfft.planner.whole-axis-floor": 1}):
+        filtered = signal.fourier_filter(da.from_array(x, chunks=chunks), transfer)
+        shifted = fft.fftshift(filtered)
+        expected = np.fft.irfftn(np.fft.rfftn(x) * h, s=x.shape, axes=(0, 1))
+        np.testing.assert_allclose(shifted.compute(), np.fft.fftshift(expected), atol=1e-12)
+        np.testing.assert_allclose(filtered.compute(), expected, atol=1e-12)

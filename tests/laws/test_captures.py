@@ -92,15 +92,17 @@ class RandomFactors:
         return values.astype(dtype)
 
     def wrapped(self, values):
-        """A NumPy array, or a dask array of it in chunks of three kinds."""
-        kind = self.rng.integers(4)
+        """A NumPy array, a dask array of it in chunks of three kinds, or one that is computed."""
+        kind = self.rng.integers(5)
         if kind == 0:
             return values
         if kind == 1:
             return da.from_array(values)
         if kind == 2:
             return da.from_array(values, chunks=tuple(max(1, n // 2) for n in values.shape))
-        return da.from_array(values, chunks=3).rechunk(2)
+        if kind == 3:
+            return da.from_array(values, chunks=3).rechunk(2)
+        return da.from_array(values, chunks=3).map_blocks(np.copy)
 
     def arguments(self):
         """Arguments of a step: for NumPy, and for dask."""

@@ -12,6 +12,7 @@ FilterName = Literal[
     "bandpass",
     "bandstop",
     "convolve",
+    "convolve_masked",
     "correlate",
     "derivative",
     "downsample",
@@ -69,8 +70,8 @@ def plan(
         Name of a transform of `numpy.fft`, such as ``"fftn"`` or ``"irfft"``, or of a function of
         `dask_bigfft.signal` that filters: ``"fourier_filter"``, ``"lowpass"``, ``"highpass"``,
         ``"bandpass"``, ``"bandstop"``, ``"fftconvolve"``, ``"convolve"``, ``"correlate"``,
-        ``"derivative"``, ``"laplacian"``, ``"poisson"``, ``"hilbert"``, ``"shift"``,
-        ``"resample"`` or ``"downsample"``. Cosine and sine transforms have no plan.
+        ``"convolve_masked"``, ``"derivative"``, ``"laplacian"``, ``"poisson"``, ``"hilbert"``,
+        ``"shift"``, ``"resample"`` or ``"downsample"``. Cosine and sine transforms have no plan.
     n, axis
         Arguments of transforms of one axis.
     s, axes
@@ -86,7 +87,8 @@ def plan(
     -------
     Plan
         The plan; print it, call ``explain()``, or show it in a notebook. That of a filter has both
-        transforms, with the product between them.
+        transforms, with the product between them; that of ``"convolve_masked"`` has values and
+        weights along a first axis of its own.
 
     Raises
     ------

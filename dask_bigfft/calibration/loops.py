@@ -69,10 +69,12 @@ def use_copies() -> None:
         table.run()
 
 
-def use_transforms() -> None:
-    """Transform small arrays of all dtypes there and back, with checks and without."""
-    checks: tuple[Literal["none", "checksum"], ...] = ("none", "checksum")
-    for dtype, (shape, chunks), verify in product(DTYPES, PROBLEMS, checks):
+def use_transforms(
+    dtypes: Sequence[str] = DTYPES,
+    checks: Sequence[Literal["none", "checksum"]] = ("none", "checksum"),
+) -> None:
+    """Transform small arrays there and back: of all dtypes, with checks and without, by default."""
+    for dtype, (shape, chunks), verify in product(dtypes, PROBLEMS, checks):
         x = da.zeros(shape, dtype=dtype, chunks=chunks)
         functions = (fft.rfftn, fft.irfftn) if dtype.startswith("f") else (fft.fftn, fft.ifftn)
         for function in functions:

@@ -42,7 +42,7 @@ def own_version() -> str:
     return str(sys.modules["dask_bigfft"].__version__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # each exists once, so its identity is a fast hash
 class Setting:
     """One setting, as the schema describes it.
 

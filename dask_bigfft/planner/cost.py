@@ -1,7 +1,6 @@
 """Cost of a plan: tasks by counting, memory by `memory`, seconds by the cost model (`seconds`)."""
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 from dask_bigfft.planner.memory import model_of, operand_bytes, peak_host
@@ -82,5 +81,5 @@ def forecast(plan: Plan) -> Forecast:
 
 def with_forecast(plan: Plan, **changes: Any) -> Plan:
     """Return a plan with some changes, and with its forecast."""
-    changed_plan = replace(plan, **changes)
-    return replace(changed_plan, expected=forecast(changed_plan))
+    changed_plan = plan.changed(**changes)
+    return changed_plan.changed(expected=forecast(changed_plan))

@@ -35,6 +35,7 @@ from dask_bigfft.transforms.layout import (
     Chunks,
     Digit,
     Group,
+    HashedOnce,
     Layout,
     flattened,
     scaled,
@@ -205,7 +206,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(HashedOnce):
     """A transform laid out in rounds and exchanges, with its forecast.
 
     A plan without transformed axes rearranges blocks in one exchange, or makes an operand of

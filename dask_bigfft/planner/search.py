@@ -172,7 +172,7 @@ def with_runners_up(plans: list[Plan], sizes: Sizes) -> Plan:
         reason = f"cheapest of the candidates whose blocks have at most {sizes.cap} elements"
     else:
         reason = "the only candidate: nothing has to be cut, or nothing else can be"
-    return replace(best, rejected=tuple(rejected[:3]), reason=reason)
+    return best.changed(rejected=tuple(rejected[:3]), reason=reason)
 
 
 #: Maximum number of doublings of blocks for larger writes, and minimum number of blocks.

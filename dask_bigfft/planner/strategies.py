@@ -796,7 +796,7 @@ def choose_plan(problem: Problem) -> Plan:
 @lru_cache(maxsize=128)  # a plan of an earlier call has its stages and its text
 def _with_verdicts(plan: Plan, verdicts: tuple[str, ...]) -> Plan:
     """Return a plan with the verdicts of strategies in its reason."""
-    return replace(plan, reason="; ".join([plan.reason, *verdicts]))
+    return plan.changed(reason="; ".join([plan.reason, *verdicts]))
 
 
 def find_plan_by_model(

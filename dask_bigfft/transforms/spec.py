@@ -766,7 +766,9 @@ def transform_spec(
         dims=dims if len(dims) == len(shape) else (),
     )
     windows = _parse_windows(spec, band, band_index)
-    if forward or not windows:
+    if not windows:
+        return spec
+    if forward:
         return replace(spec, windows=windows)
     _check_stored_bands(
         spec,

@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -374,6 +375,9 @@ class _RoundOfBlock:
             self.dtype,
             inside=overwrites,
         )
+        if round_.multiplies and any(step.kind == "r2c" for step in round_.steps):
+            has_stored = any(isinstance(own, TransferBlock) for own in self.operands.values())
+            job = replace(job, multiplies_half=has_stored)
         if view.on_gpu:
             from dask_bigfft.gpu.on_gpu import round_on_gpu
 

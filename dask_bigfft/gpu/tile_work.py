@@ -161,6 +161,9 @@ class Job:
         Digits of the block after a round without steps, if it has only a part of their values.
     scheme : Scheme, optional
         Decomposition set by hand.
+    multiplies_half : bool
+        True if half a spectrum is multiplied by values that are stored. Its lines cannot be split
+        then, because a tile would have the frequencies of the other half, too.
     """
 
     round: Round
@@ -174,6 +177,7 @@ class Job:
     settings: DeviceSettings = AS_IS
     window: BlockDigits | None = None
     scheme: Scheme | None = None
+    multiplies_half: bool = False
     #: Shapes of the block before and after.
     shapes: tuple[Block, Block] = field(init=False)
 
@@ -198,7 +202,10 @@ class Job:
         DeviceError
             If the values are not of single or double precision.
         """
-        return BlockTiles(self, _tile_plan(self, limits, work))
+        plan = _tile_plan(self, limits, work)
+        if self.multiplies_half and any(len(digits) > 1 for digits in plan.digits):
+            raise DeviceMemoryError("half a spectrum and its factors do not fit a tile")
+        return BlockTiles(self, plan)
 
     def links(self, rounds: tuple[Round, ...]) -> tuple["Job", ...]:
         """Return the jobs of consecutive rounds that are together equivalent to this one."""
@@ -215,6 +222,7 @@ class Job:
                     dtype,
                     result_dtype,
                     settings=self.settings,
+                    multiplies_half=self.multiplies_half,
                 )
             )
         jobs[0] = replace(jobs[0], shards=self.shards, mirrored=self.mirrored)

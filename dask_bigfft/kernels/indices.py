@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dask_bigfft.arrays import Array
-from dask_bigfft.tiles.program import Index, axis_terms
+from dask_bigfft.tiles.program import Index, Term, axis_terms
 from dask_bigfft.transforms.layout import AxisLayout
 
 
@@ -71,6 +71,26 @@ class PlaceIndex:
         if table is None:
             table = np.zeros((1,) * len(self.shape), np.int64, like=like)
         return np.broadcast_to(table, self.shape)
+
+    def first_value(self) -> int:
+        """Return the index at the first place."""
+        first_place = replace(self, shape=(1,) * len(self.shape))
+        return int(first_place.table().item())
+
+    def has_terms_of(self, other: "PlaceIndex") -> bool:
+        """Return whether the terms of another index are the same, so that all values are equal.
+
+        Equal values may also come from other terms, of which this does not tell.
+        """
+        return (
+            tuple(self.shape) == tuple(other.shape)
+            and tuple(self.origin) == tuple(other.origin)
+            and self._terms_from_0() == other._terms_from_0()
+        )
+
+    def _terms_from_0(self) -> set[Term]:
+        """Return the terms with dimensions that are counted from 0."""
+        return {replace(term, dim=term.dim - self.first_dim) for term in self.terms}
 
     def place_of(self, value: int) -> int | None:
         """Return the place, in C order, with a value of the index; None if no place has it.

@@ -41,11 +41,14 @@ class AxisOnTile:
     is_in_band : ndarray, optional
         Whether each frequency is in the band of the product, in the shape of `indices`; None if
         there is no band.
+    place_index : PlaceIndex, optional
+        The indices by the digits of their places; None where they are known as an array alone.
     """
 
     indices: Array
     middle: int | None
     is_in_band: Array | None = None
+    place_index: PlaceIndex | None = None
 
     @property
     def host_indices(self) -> Array:
@@ -209,7 +212,7 @@ class BoundTransfer:
             middle = place_index.place_of(frequencies.length // 2)
         band = frequencies.band
         if band is None:
-            return AxisOnTile(indices, middle)
+            return AxisOnTile(indices, middle, place_index=place_index)
         is_in_band = band.contains(indices)
         if not band.contains(np.array(frequencies.length // 2)):
             middle = None
@@ -309,15 +312,11 @@ class TransferBlock:
 
     def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "StoredOnTile":
         """Return the values in a tile of the block."""
-        places: dict[int, Array] = {}
-        for axis, own in axes.items():
-            indices = own.host_indices
-            places[axis] = self._places(axis, indices) if axis in self.axes else indices
         return StoredOnTile(
             self._values,
-            places,
-            like,
-            self.factor,
+            places={axis: self._places(axis, axes[axis]) for axis in self.axes},
+            like=like,
+            factor=self.factor,
         )
 
     @cached_property
@@ -328,23 +327,30 @@ class TransferBlock:
             shape[axis] = math.prod(self.layout.axes[axis].shape(self.block[axis]))
         return self.array.reshape(shape)
 
-    def _places(self, axis: int, indices: Array) -> Array:
-        """Return the places in the block of the frequencies of a tile along an axis."""
+    def _places(self, axis: int, on_tile: AxisOnTile) -> slice | Array:
+        """Return the places in the block of the frequencies of a tile along an axis.
+
+        Most tiles are rows of the block: then they are a slice, and no index is looked up. On a
+        device that is what makes a long axis fast.
+        """
         layout = self.layout.axes[axis]
         stage = max(digit.stage for digit in layout.digits)
         block_index = axis_index(layout, self.block[axis], stage)
-        tile_indices = indices.ravel()
-        first = block_index.place_of(int(tile_indices[0]))
-        assert first is not None  # the block has all frequencies of the tile
-        # Most tiles are rows of the block. Then the indices of the others are not needed.
-        rows = block_index.rows(first, tile_indices.size)
-        if rows is not None and np.array_equal(rows.table().ravel(), tile_indices):
-            places = np.arange(first, first + tile_indices.size)
-        else:
-            block_indices = block_index.table().ravel()
-            order = np.argsort(block_indices)
-            places = order[np.searchsorted(block_indices, tile_indices, sorter=order)]
-        return places.reshape(indices.shape)
+        size = on_tile.indices.size
+        tile_index = on_tile.place_index
+        if tile_index is not None:
+            first = block_index.place_of(tile_index.first_value())
+            assert first is not None  # the block has all frequencies of the tile
+            rows = block_index.rows(first, size)
+            if rows is not None and rows.has_terms_of(tile_index):
+                return slice(first, first + size)
+        indices = on_tile.host_indices.ravel()
+        block_indices = block_index.table().ravel()
+        order = np.argsort(block_indices)
+        places: Array = order[np.searchsorted(block_indices, indices, sorter=order)]
+        if np.array_equal(places, np.arange(places[0], places[0] + size)):
+            return slice(int(places[0]), int(places[0]) + size)
+        return places
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,8 +361,8 @@ class StoredOnTile(TileTransfer):
     ----------
     array : ndarray
         The values; along axes of length 1 they are the same.
-    places : mapping of int to ndarray
-        Place in the array for each place of the tile, along each axis.
+    places : mapping of int to slice or ndarray
+        Place in the array for each place of the tile, along the axes that the values depend on.
     like : array
         Array on the device of the tile.
     factor : FactorSpec
@@ -364,13 +370,20 @@ class StoredOnTile(TileTransfer):
     """
 
     array: Array
-    places: Mapping[int, Array]
+    places: Mapping[int, slice | Array]
     like: Array
     factor: FactorSpec
 
     def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
         """Return the values in a part of the spectrum of the tile; see `TileTransfer`."""
-        values = values_at(self.array, indices_of_part(self.places, part))
+        values = self.array
+        for axis, places in self.places.items():
+            if isinstance(places, slice):
+                start, stop, _ = part[axis].indices(places.stop - places.start)
+                cut = slice(places.start + start, places.start + stop)
+                values = values[(*(slice(None),) * axis, cut)]
+            else:
+                values = values.take(places[part[axis]], axis)
         if self.factor.role == "values":
             require_finite(values)
         on_device: Array = np.asarray(in_precision(values, dtype), like=self.like)

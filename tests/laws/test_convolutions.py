@@ -235,6 +235,24 @@ def test_two_long_arrays_on_devices(device):
     require_close(result, scipy.signal.fftconvolve(x, y), 1e-13)
 
 
+@pytest.mark.usefixtures("no_kernels")
+@pytest.mark.parametrize("device", ["gpu", "hybrid"])
+def test_lines_that_a_device_splits(device):
+    """A part of a line has frequencies of both signs, of which stored values have only one."""
+    x = random_array((4096,), "f8", 1)
+    y = random_array((4096,), "f8", 2)
+    limits = TileLimits(0, least=256, run_nbytes=64)
+    with simulated_devices(1 << 16, limits=limits):
+        lazy = signal.fftconvolve(
+            da.from_array(x, chunks=256),
+            da.from_array(y, chunks=256),
+            device=device,
+        )
+        assert one_plan(lazy).notation == "{X H X'}"
+        result = lazy.compute(scheduler="sync")
+    require_close(result, scipy.signal.fftconvolve(x, y), 1e-13)
+
+
 def test_two_arrays_larger_than_memory(tmp_path):
     """Blocks of both spectra meet one at a time, as a scheduler orders the tasks."""
     x = da.zeros(1 << 21, chunks=1 << 17, dtype="c16")

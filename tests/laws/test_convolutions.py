@@ -242,7 +242,8 @@ def test_lines_that_a_device_splits(device):
     x = random_array((4096,), "f8", 1)
     y = random_array((4096,), "f8", 2)
     limits = TileLimits(0, least=256, run_nbytes=64)
-    with simulated_devices(1 << 16, limits=limits):
+    gathered_whole = {"bigfft.planner.small": "1 MiB", "bigfft.planner.whole-axis-floor": "1 MiB"}
+    with dask.config.set(gathered_whole), simulated_devices(1 << 16, limits=limits):
         lazy = signal.fftconvolve(
             da.from_array(x, chunks=256),
             da.from_array(y, chunks=256),

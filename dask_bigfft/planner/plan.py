@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 from dask_bigfft.arrays import Block
 from dask_bigfft.errors import parse_count, parse_flag, parse_type, raise_invalid
@@ -338,6 +338,10 @@ class Plan(HashedOnce):
     def exchanges(self) -> tuple[Exchange, ...]:
         """The exchange before each round, and the one after the last unless it is not needed."""
         return tuple(stage.exchange for stage in self.stages)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks on workers need the stages and operands that have been worked out.
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:

@@ -88,12 +88,15 @@ class HashedOnce:
 
     def __getstate__(self) -> dict[str, Any]:
         # Hashes of strings differ between processes, and cached properties are cheap to remake.
+        return self._fields()
+
+    def _fields(self) -> dict[str, Any]:
         names: tuple[str, ...] = self.__match_args__  # type: ignore[attr-defined]
         return {name: getattr(self, name) for name in names}
 
     def changed(self, **changes: Any) -> Self:
         """Return a copy with other values of some fields, faster than `dataclasses.replace`."""
-        values = self.__getstate__()
+        values = self._fields()
         assert changes.keys() <= values.keys()
         copy = object.__new__(type(self))
         copy.__dict__.update(values | changes)

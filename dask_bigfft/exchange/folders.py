@@ -70,7 +70,7 @@ def make_and_lock_folder(folder: Path) -> int | None:
     """
     for attempt in range(1, MOST_TRIES + 1):
         try:
-            folder.mkdir(exist_ok=True, mode=0o700)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             return lock_folder(folder)
         except (FileNotFoundError, FileExistsError):
             if attempt == MOST_TRIES or not folder.parent.is_dir():

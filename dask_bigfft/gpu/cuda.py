@@ -103,7 +103,9 @@ def passed_by_kernel(values: npt.NDArray[Any]) -> tuple[Any, Any]:
     pinned_memory = cp.cuda.alloc_pinned_memory(values.nbytes)
     host = np.frombuffer(pinned_memory, values.dtype, values.size).reshape(values.shape)
     host[...] = values
-    memory = cp.cuda.UnownedMemory(host.ctypes.data, values.nbytes, pinned_memory)
+    # Without a device it would be that which was current when the pool allocated the memory.
+    device = cp.cuda.Device().id
+    memory = cp.cuda.UnownedMemory(host.ctypes.data, values.nbytes, pinned_memory, device)
     source = cp.ndarray(values.shape, values.dtype, cp.cuda.MemoryPointer(memory, 0))
     return cp.positive(source), source
 

@@ -292,7 +292,6 @@ def locked(scratch: Path) -> Iterator[Path]:
     if folder.exists() and not folder.is_dir():
         raise_invalid("scratch", str(scratch), "a folder, or a path where nothing exists")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
         handle = folders.make_and_lock_folder(folder)
     except OSError as error:
         code = error.errno or errno.EIO

@@ -125,7 +125,8 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
         kwargs,
     ):
         """Do what CuPy does for functions of NumPy."""
-        values = function(*self._inner(args), **kwargs)
+        named = {name: self._inner(value) for name, value in kwargs.items()}
+        values = function(*self._inner(args), **named)
         return CardArray.of(values) if isinstance(values, np.ndarray) else values
 
     def __array_ufunc__(self, function, method, *args, out=(), **kwargs):

@@ -8,6 +8,7 @@ import sys
 
 import dask
 import dask.array as da
+import distributed  # noqa: F401  # dask imports it to look for a client
 from laws.prompt import Prompt
 
 from dask_bigfft import signal

@@ -9,6 +9,7 @@ import sys
 
 import dask
 import dask.array as da
+import distributed  # noqa: F401  # dask imports it to look for a client
 import numpy as np
 from laws.prompt import Prompt
 

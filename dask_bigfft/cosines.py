@@ -556,7 +556,9 @@ def _with_ends(
     *,
     out: bool,
 ) -> Any:
-    """Return the array times a factor, with other factors at both ends of an axis.
+    """Return the array times a factor, and times more factors at both ends of an axis.
+
+    The ends are those of the result if `out`, else those of the input.
 
     On GPUs the phases are applied, too, that make a complex FFT of the sum.
     """

@@ -198,7 +198,10 @@ def work_text(work: Mapping[str, Any]) -> str:
 
 
 def phases(run: Mapping[str, Any]) -> list[Bar]:
-    """Return a bar for each phase of a run: its seconds, and those by the profile as a mark."""
+    """Return a bar for each phase of a run: its seconds, and those by the profile as a mark.
+
+    The ``"limit"`` of a phase is the profile's speed in bytes per second.
+    """
     bars = []
     for phase in run["phases"]:
         speed = speed_text(phase["bytes_per_thread_second"])

@@ -483,7 +483,7 @@ def _read_batches(
     batches = list(_batches(parts))
     max_batches = len(batches)
     if on_read is not None:
-        max_batches = max(2, UNDER_WAY // max(1, *map(_nbytes, batches)))
+        max_batches = max(2, UNDER_WAY // max(1, max(map(_nbytes, batches), default=1)))
     free_turns = threading.Semaphore(max_batches)
 
     def read(file: File, batch: Sequence[Part]) -> Mismatches:
@@ -572,7 +572,10 @@ def _arrived(
     kept: bool,
     life: str,
 ) -> Scratch:
-    """Return the scratch folder in a process that has received it."""
+    """Return the scratch folder in a process that has received it.
+
+    A temporary folder may be gone by then: nothing is held, and reading it will fail.
+    """
     handle = None if kept else folders.hold_folder(folder, make=False)
     return Scratch(
         folder,

@@ -432,15 +432,15 @@ class CupyGPU:
 
     def close(self) -> None:
         """Free everything. The device is not used afterwards."""
-        self.release()
-        self.drop_caches()
-        self._streams.clear()
         ring = self._ring
         self._ring = None
         try:
+            self.release()
+            self.drop_caches()
+            self._streams.clear()
+        finally:  # also if the GPU fails, so that the ring's threads end
             if ring is not None:
                 ring.close()
-        finally:  # also if the GPU fails, so that the ring's threads end
             del ring
             free_pinned()  # else CuPy would cache it
         if not self._closed:

@@ -305,7 +305,9 @@ def _sum_of_twiddled(  # type: ignore[no-untyped-def]
 ):
     """Write both parts of the weighted sum of twiddled lines, and their energy, to `out`.
 
-    `work` has memory for weights of both parts.
+    Rows have the weights `a`. The twiddles of row o have the other index rest[o % len(rest)], and
+    are looked up in two tables, `coarse` and `fine`, with `shift` and `mask` (`PhaseTable`). `work`
+    has memory for weights of both parts.
 
     The weight of place i * len(inner) + j is outer[i] * inner[j], and so is the twiddle a product:
     so a line is summed in stretches with equal weights, whose sums are then combined.
@@ -816,7 +818,11 @@ class Verification:
         return first
 
     def _checked(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
-        """Return the block after a round on a GPU whose sums match; None like the runner."""
+        """Return the block after a round on a GPU whose sums match; None like the runner.
+
+        The round keeps energy and multiplies by no operand, so it has one kind of sums. If they do
+        not match, `Unmatched` is raised.
+        """
         values = view_of().gather()
         with np.errstate(over="ignore", invalid="ignore"):
             (sums,) = self.sums
@@ -856,7 +862,10 @@ class Verification:
         )
 
     def repeated(self, attempt: Callable[[], Result]) -> Result:
-        """Return the result of an attempt, which is repeated once after a mismatch."""
+        """Return the result of an attempt, which is repeated once after a mismatch.
+
+        A second mismatch is a `VerificationError`. Other errors are not repeated.
+        """
         mismatches: list[str] = []
         while len(mismatches) < 2:
             try:

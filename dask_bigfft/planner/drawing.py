@@ -88,7 +88,8 @@ def _exchange(exchange: Exchange, moves: bool) -> str:
 def _html_table(plan: Plan) -> str:
     """Return the blocks as an HTML table: a row for each axis, a column for each round.
 
-    Between two columns is a cell for the exchange, across all rows.
+    Between two columns is a cell for the exchange, across all rows, unless the last round leaves
+    the blocks of the result.
     """
     columns: list[tuple[str, Layout, Sequence[Step]]] = [("in", plan.source, ())]
     for number, name in enumerate(round_names(plan)):

@@ -184,7 +184,10 @@ def _windowed(digits: tuple[Digit, ...], before: AxisLayout, window: Window) -> 
 
 
 def _with_negatives(cut: _Cut, parts: int) -> _Cut:
-    """Return an axis in one group that stores -k for every k, modulo its length."""
+    """Return an axis in one group that stores -k for every k, modulo its length.
+
+    If it has to store more for that, it is cut into `parts` chunks.
+    """
     whole = _uncut(cut.digits, cut.fixed).into(parts)
     window = with_negatives((cut.offset, cut.size), whole.size)
     start, count = window

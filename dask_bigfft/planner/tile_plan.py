@@ -194,7 +194,8 @@ class TileLimits:
         nbytes : int
             Bytes of the staging buffers of one direction.
         settings : DeviceSettings
-            Settings by hand. A given number of tiles is kept.
+            Settings by hand. With a number of passes, which `tuned` turns into a size of tiles
+            afterwards, the size stays as it is.
 
         Examples
         --------

@@ -336,7 +336,10 @@ def _samples(
     axis: int,
     length: int,
 ) -> tuple[str, Variable | None]:
-    """Return the name and the coordinate of a dimension that is transformed back."""
+    """Return the name and the coordinate of a dimension that is transformed back.
+
+    The dimension has a coordinate of frequencies. The coordinate is None if the samples had none.
+    """
     import xarray as xr
 
     from dask_bigfft.xarray.coordinates import remembered

@@ -88,7 +88,8 @@ def istft(
     Returns
     -------
     dask.array.Array
-        Lazy: samples along the axis of the frequencies, as
+        Lazy: samples along the axis of the frequencies, or along that of the slices if the
+        frequencies are along the last axis, as
         ``ShortTimeFFT(win, hop, fs, dual_win=dual_win, ...).istft(S, k0, k1)`` returns them; real
         for a half of the frequencies. A block has the samples from the first slice of a block of
         `S` to that of the next block.

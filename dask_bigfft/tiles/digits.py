@@ -176,6 +176,9 @@ class AxisDigits:
 def axis_in_digits(tables: Sequence[Pieces], shape: Block) -> AxisDigits | None:
     """Return an axis of a target block in its digits, or None if its places are not made of digits.
 
+    It is None, too, if a piece is reflected, or if the block around the digits would have more than
+    `MOST_AROUND` times as many values.
+
     A digit of which no piece has several values is left out; the pieces' places tell it.
 
     Parameters

@@ -92,7 +92,9 @@ def divisors(n: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def balanced_split(n: int, parts: int = 2) -> tuple[int, ...] | None:
-    """Return `parts` factors of `n`, each at least 2, ascending and as equal as possible.
+    """Return `parts` factors of `n`, ascending and as equal as possible.
+
+    Each is at least 2; a single factor is `n` itself, which may be 1.
 
     Parameters
     ----------

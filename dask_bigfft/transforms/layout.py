@@ -446,7 +446,11 @@ def flattened(layout: Layout) -> Layout | None:
 
 @lru_cache(maxsize=1024)
 def _flattened(axis: AxisLayout) -> AxisLayout | None:
-    """Return an axis in one group; None if its blocks are no intervals of its flattened digits."""
+    """Return an axis in one group; None if its blocks are no intervals of its flattened digits.
+
+    They are intervals if the groups before the last one that is cut have chunks of one value, and
+    all groups are stored in order and in full. A single group may have any offset.
+    """
     groups = axis.groups
     cut_places = [place for place, group in enumerate(groups) if len(group.chunks) > 1]
     last_cut = max(cut_places, default=0)

@@ -11,7 +11,7 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.plans import only_plan
 from dask_bigfft.xarray import filters
 from dask_bigfft.xarray.arrays import Dims
-from dask_bigfft.xarray.transforms import Kind, planned
+from dask_bigfft.xarray.transforms import TransformName, planned
 
 FilterKind = Literal[
     "bandpass",
@@ -29,7 +29,7 @@ FilterKind = Literal[
 
 def plan(
     array: xr.DataArray,
-    kind: Kind | FilterKind = "fft",
+    kind: TransformName | FilterKind = "fft",
     dim: Dims = None,
     *,
     n: int | None = None,
@@ -74,14 +74,14 @@ def plan(
     >>> plan(field, "lowpass", "x", cutoff=0.1).spec.axes
     (1,)
     """
-    parse_choice("kind", kind, *get_args(Kind), *get_args(FilterKind))
+    parse_choice("kind", kind, *get_args(TransformName), *get_args(FilterKind))
     if isinstance(array, xr.Dataset):
         names = tuple(array.data_vars)
         raise_invalid("array", "a dataset", f"one of its variables {names}", kind=ArgumentTypeError)
-    if kind in get_args(Kind):
+    if kind in get_args(TransformName):
         return planned(
             array,
-            cast("Kind", kind),
+            cast("TransformName", kind),
             dim,
             n=n,
             norm=norm,

@@ -43,7 +43,7 @@ from dask_bigfft.xarray.coordinates import (
 )
 from dask_bigfft.xarray.keywords import refuse_unknown
 
-Kind = Literal["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"]
+TransformName = Literal["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"]
 
 
 @transforms_by
@@ -498,7 +498,7 @@ def both_shifted(name: str, array: xr.DataArray, dim: Dims = None) -> xr.DataArr
 
 def planned(
     array: xr.DataArray,
-    kind: Kind,
+    kind: TransformName,
     dim: Dims = None,
     *,
     n: int | None = None,

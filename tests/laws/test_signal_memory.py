@@ -70,4 +70,6 @@ def test_functions_keep_to_their_limit(case, tmp_path):
     job = [function, shape, chunks, dtype, limit * MIB, options]
     peak, figures = measured(OF_SIGNALS, tmp_path, json.dumps(job), cgroups=False)
     assert figures["nbytes"] > limit * MIB >= figures["peak"]
-    assert peak.nbytes <= figures["peak"] + OBJECTS
+    # How many chunks zarr reads at a time, each with a copy of its own, is a matter of chance.
+    objects = 2 * OBJECTS if variant == "file" else OBJECTS
+    assert peak.nbytes <= figures["peak"] + objects

@@ -189,7 +189,7 @@ class Operand:
 
     @property
     def keeps_axes(self) -> bool:
-        """Whether blocks of the operand have length 1 along axes on which it is the same.
+        """True if blocks of the operand have length 1 along axes on which it is the same.
 
         Otherwise they do not have these axes.
         """

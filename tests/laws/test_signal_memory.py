@@ -73,3 +73,5 @@ def test_functions_keep_to_their_limit(case, tmp_path):
     # How many chunks zarr reads at a time, each with a copy of its own, is a matter of chance.
     objects = 2 * OBJECTS if variant == "file" else OBJECTS
     assert peak.nbytes <= figures["peak"] + objects
+    # Objects of the graph have taken the kernel of 65^3 1 % above the limit.
+    assert peak.nbytes <= 1.05 * limit * MIB

@@ -36,3 +36,6 @@ def __getattr__(name: str) -> Any:
 
 class Calculation(CalculationExpression, ArrayExpr):  # type: ignore[misc, unused-ignore]
     """Result of a function that computes with arrays of dask."""
+
+    array_type = Array
+    slice_type = SliceSlicesIntegers

@@ -7,5 +7,6 @@
     plans        makes a request of the arguments, and gives it to the strategies of `planner`
     arguments    parses each argument
     slicing      makes transforms of slices of a result, where arrays are expressions
+    rows         makes results for slices of an array of slices of a function's result
     kinds        lets functions that compute with arrays of dask take those of dask-array
 """

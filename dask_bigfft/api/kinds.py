@@ -10,6 +10,7 @@ become names of the blocks that dask-array makes::
             +------ operand ------> Calculation <------ graph --------+
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -19,6 +20,7 @@ import dask.array as da
 import numpy as np
 from dask.utils import key_split
 
+from dask_bigfft.api.rows import RowCall, row_call
 from dask_bigfft.dask_private import (
     Alias,
     Task,
@@ -44,6 +46,29 @@ def keeps_kind(function: Callable[P, Result]) -> Callable[P, Result]:
 
     Its results are arrays of dask-array if one of its arguments is.
     """
+    return _keeping(function, None)
+
+
+def keeps_rows(*by_row: str) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
+    """Return a decorator that does what `keeps_kind` does, for a function of rows.
+
+    Such a function computes each row of its first argument, along the axes that its argument `axes`
+    or `axis` names, by itself. The arrays that it returns have all axes of its first argument at
+    the same places. Its arguments named `by_row` may be arrays with other values for each row.
+    """
+
+    def decorate(function: Callable[P, Result]) -> Callable[P, Result]:
+        return _keeping(function, by_row)
+
+    return decorate
+
+
+def _keeping(
+    function: Callable[P, Result],
+    by_row: tuple[str, ...] | None,
+) -> Callable[P, Result]:
+    """Return what `keeps_kind` returns, and with names `by_row` what `keeps_rows` does."""
+    signature = inspect.signature(function)
 
     @wraps(function)
     def keeping(*args: P.args, **kwargs: P.kwargs) -> Result:
@@ -62,7 +87,16 @@ def keeps_kind(function: Callable[P, Result]) -> Callable[P, Result]:
             **{name: replaced(value) for name, value in kwargs.items()},
         )
         names = tuple(stand_in.name for stand_in in stand_ins.values())
-        return cast("Result", _in_kind(result, names, list(sources.values())))
+        rows = None
+        if by_row is not None and len(sources) == 1:
+            rows = row_call(
+                keeping,
+                signature,
+                by_row,
+                args,
+                kwargs,
+            )
+        return cast("Result", _in_kind(result, names, list(sources.values()), rows))
 
     return keeping
 
@@ -82,13 +116,22 @@ def _absent(key: Any) -> None:
     raise RuntimeError(f"{key} was computed before it was replaced by a block of its source")
 
 
-def _in_kind(result: Any, names: tuple[str, ...], sources: Sequence[Any]) -> Any:
+def _in_kind(
+    result: Any,
+    names: tuple[str, ...],
+    sources: Sequence[Any],
+    rows: RowCall | None,
+) -> Any:
     """Return a result, also one of several, with arrays of dask-array in place of dask's."""
     if isinstance(result, tuple | list):
-        return type(result)(_in_kind(part, names, sources) for part in result)
+        parts = []
+        for number, part in enumerate(result):
+            part_rows = None if rows is None else rows.of_tuple(number)
+            parts.append(_in_kind(part, names, sources, part_rows))
+        return type(result)(parts)
     if not isinstance(result, da.Array):
         return result
-    return calculated_array(Calculation(result, names), sources)
+    return calculated_array(Calculation(result, names, rows), sources)
 
 
 @dataclass(frozen=True)
@@ -101,10 +144,17 @@ class Calculation:
         The result.
     names : tuple of str
         Names of the stand-ins.
+    rows : RowCall, optional
+        The call that made it, if that is one of a function of rows.
     """
 
     array: da.Array
     names: tuple[str, ...]
+    rows: RowCall | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Slices are cut before the expression is sent, and a call may have what cannot be pickled.
+        return Calculation, (self.array, self.names)
 
     def __repr__(self) -> str:
         return self.prefix

@@ -208,7 +208,7 @@ def _cut_of_axis(
     transform that is shifted begins with another one than 0.
     """
     whole = range(spec.out_shape[axis])
-    axis_cut = _slice_and_index(cut, len(whole))
+    axis_cut = slice_and_index(cut, len(whole))
     places = whole[axis_cut.pushed]
     if not places:
         return None
@@ -223,14 +223,14 @@ def _cut_of_axis(
     return None if window is None else replace(axis_cut, window=window)
 
 
-def _slice_and_index(cut: int | slice, length: int) -> AxisCut:
+def slice_and_index(cut: int | slice, length: int) -> AxisCut:
     """Return an index of an axis as a slice of the axis, and an index of that slice.
 
     Numbers are not negative.
 
-    >>> _slice_and_index(3, 8)
+    >>> slice_and_index(3, 8)
     AxisCut(pushed=slice(3, 4, None), window=None, after=0)
-    >>> _slice_and_index(slice(0, 8), 8)
+    >>> slice_and_index(slice(0, 8), 8)
     AxisCut(pushed=slice(None, None, None), window=None, after=slice(None, None, None))
     """
     pushed = cut if isinstance(cut, slice) else slice(cut, cut + 1)

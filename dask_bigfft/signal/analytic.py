@@ -9,7 +9,7 @@ import numpy as np
 from dask_bigfft import fft
 from dask_bigfft.api.arguments import inner_extras, parse_array
 from dask_bigfft.api.calls import by_block
-from dask_bigfft.api.kinds import keeps_kind
+from dask_bigfft.api.kinds import keeps_kind, keeps_rows
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import (
     ArgumentTypeError,
@@ -56,7 +56,7 @@ class Analytic:
         return np.where(is_unpaired, 1.0, np.where(index > 0, 2.0, 0.0))
 
 
-@keeps_kind
+@keeps_rows()
 def hilbert(
     x: Any,
     N: int | None = None,

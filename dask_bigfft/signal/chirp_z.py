@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import by_block
-from dask_bigfft.api.kinds import keeps_kind
+from dask_bigfft.api.kinds import keeps_rows
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, parse_flag, raise_invalid
 from dask_bigfft.gpu.own_gpu import on_own_gpu
@@ -288,7 +288,7 @@ def _parse_number(name: str, value: Any) -> complex:
     return number
 
 
-@keeps_kind
+@keeps_rows()
 def czt(
     x: Any,
     m: int | None = None,
@@ -371,7 +371,7 @@ def czt(
     )
 
 
-@keeps_kind
+@keeps_rows()
 def zoom_fft(
     x: Any,
     fn: Any,

@@ -28,7 +28,7 @@ from dask.base import tokenize
 from dask_bigfft import config
 from dask_bigfft.api.arguments import inner_extras, parse_chunks
 from dask_bigfft.api.calls import applied
-from dask_bigfft.api.kinds import keeps_kind
+from dask_bigfft.api.kinds import keeps_kind, keeps_rows
 from dask_bigfft.api.plans import make_plan
 from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import functions_of
@@ -559,7 +559,7 @@ def _in_chunks(a: da.Array, inputs: Inputs, options: SignalOptions) -> da.Array:
     return a if cuts is None else cast("da.Array", a.rechunk(cuts))
 
 
-@keeps_kind
+@keeps_rows("in2")
 def fftconvolve(
     in1: Any,
     in2: Any,
@@ -626,7 +626,7 @@ def fftconvolve(
     )
 
 
-@keeps_kind
+@keeps_rows("in2")
 def oaconvolve(
     in1: Any,
     in2: Any,

@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft.api.arguments import parse_array
-from dask_bigfft.api.kinds import keeps_kind
+from dask_bigfft.api.kinds import keeps_rows
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_count
 from dask_bigfft.signal.arguments import (
@@ -91,7 +91,7 @@ def _inverse_laplace(*frequencies: Array) -> Any:
     return 1 / _laplace(*frequencies)
 
 
-@keeps_kind
+@keeps_rows()
 def gradient(
     x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[SignalOptions]
 ) -> Any:
@@ -147,7 +147,7 @@ def gradient(
     return derivatives[0] if single else derivatives
 
 
-@keeps_kind
+@keeps_rows()
 def derivative(
     x: Any,
     axis: int = -1,
@@ -205,7 +205,7 @@ def derivative(
     )
 
 
-@keeps_kind
+@keeps_rows()
 def laplacian(
     x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[SignalOptions]
 ) -> da.Array:
@@ -244,7 +244,7 @@ def laplacian(
     )
 
 
-@keeps_kind
+@keeps_rows()
 def poisson(
     f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[SignalOptions]
 ) -> da.Array:

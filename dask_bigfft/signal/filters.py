@@ -19,7 +19,7 @@ from dask.base import tokenize
 
 from dask_bigfft.api.arguments import inner_extras, parse_array
 from dask_bigfft.api.calls import applied, by_block
-from dask_bigfft.api.kinds import keeps_kind
+from dask_bigfft.api.kinds import keeps_rows
 from dask_bigfft.api.plans import make_plan
 from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import is_lazy
@@ -95,7 +95,7 @@ def parse_samples(
     return array, along, parse_spacing("d", d, len(along))
 
 
-@keeps_kind
+@keeps_rows("transfer")
 def fourier_filter(
     x: Any,
     transfer: Any,

@@ -19,7 +19,7 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft.api.arguments import parse_array
-from dask_bigfft.api.kinds import keeps_kind
+from dask_bigfft.api.kinds import keeps_rows
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_as, parse_choice, parse_count, raise_invalid
 from dask_bigfft.signal.arguments import Axes, SignalOptions
@@ -186,7 +186,7 @@ def _filtered(
     return fourier_filter(array, passband, axes, spacing=spacing, **options)
 
 
-@keeps_kind
+@keeps_rows()
 def lowpass(
     x: Any,
     cutoff: float,
@@ -259,7 +259,7 @@ def lowpass(
     )
 
 
-@keeps_kind
+@keeps_rows()
 def highpass(
     x: Any,
     cutoff: float,
@@ -308,7 +308,7 @@ def highpass(
     )
 
 
-@keeps_kind
+@keeps_rows()
 def bandpass(
     x: Any,
     band: Any,
@@ -364,7 +364,7 @@ def bandpass(
     )
 
 
-@keeps_kind
+@keeps_rows()
 def bandstop(
     x: Any,
     band: Any,

@@ -11,7 +11,7 @@ import scipy.signal
 from dask_bigfft import fft
 from dask_bigfft.api.arguments import inner_extras, parse_array
 from dask_bigfft.api.calls import by_block
-from dask_bigfft.api.kinds import keeps_kind
+from dask_bigfft.api.kinds import keeps_rows
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import (
     PlanError,
@@ -61,7 +61,7 @@ class Delay:
         return factor
 
 
-@keeps_kind
+@keeps_rows()
 def shift(
     x: Any,
     distance: Any,
@@ -335,7 +335,7 @@ def _resampled(
     )
 
 
-@keeps_kind
+@keeps_rows()
 def resample(
     x: Any,
     num: int,
@@ -457,7 +457,7 @@ def _downsampled_by_one_plan(
         return None
 
 
-@keeps_kind
+@keeps_rows()
 def downsample(
     x: Any,
     factor: Any,

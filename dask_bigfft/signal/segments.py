@@ -23,7 +23,7 @@ import scipy.signal
 
 from dask_bigfft.api.arguments import parse_array, parse_chunks, parse_limit
 from dask_bigfft.api.calls import by_block
-from dask_bigfft.api.kinds import keeps_kind
+from dask_bigfft.api.kinds import keeps_kind, keeps_rows
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import (
     ArgumentTypeError,
@@ -482,7 +482,7 @@ def csd(
     )
 
 
-@keeps_kind
+@keeps_rows()
 def welch(
     x: Any,
     fs: float = 1.0,

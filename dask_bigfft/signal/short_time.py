@@ -20,7 +20,7 @@ import scipy.signal
 
 from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import by_block
-from dask_bigfft.api.kinds import keeps_kind
+from dask_bigfft.api.kinds import keeps_rows
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, parse_choice, parse_count, raise_invalid
 from dask_bigfft.kernels.views import empty_like, is_on_gpu
@@ -441,7 +441,7 @@ def _by_block(
     return without_empty(spectra.transpose(order))
 
 
-@keeps_kind
+@keeps_rows()
 def stft(
     x: Any,
     win: Any,
@@ -539,7 +539,7 @@ def stft(
     return in_chunks(call.spectra(), options.get("chunks"))
 
 
-@keeps_kind
+@keeps_rows("y")
 def spectrogram(
     x: Any,
     win: Any,

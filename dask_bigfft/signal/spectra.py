@@ -15,7 +15,7 @@ import numpy as np
 
 from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import applied, by_block
-from dask_bigfft.api.kinds import keeps_kind
+from dask_bigfft.api.kinds import keeps_kind, keeps_rows
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_as, parse_choice, parse_flag, raise_invalid
 from dask_bigfft.gpu.own_gpu import on_own_gpu
@@ -119,7 +119,7 @@ def _crossed(
     return squared
 
 
-@keeps_kind
+@keeps_rows("mask")
 def power_spectrum(
     x: Any,
     axes: Axes = None,

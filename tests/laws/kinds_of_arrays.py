@@ -21,7 +21,7 @@ from support import ROOT
 
 import dask_bigfft
 import dask_bigfft.xarray
-from dask_bigfft import fft
+from dask_bigfft import fft, signal
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import cases, random_array
 
@@ -267,6 +267,125 @@ def test_function_of_signals(name):
         np.testing.assert_allclose(computed(mine), computed(other), rtol=1e-9, atol=1e-9)
     part = computed(ours[-1][..., 2:5])
     np.testing.assert_allclose(part, computed(expected[-1])[..., 2:5], rtol=1e-9, atol=1e-9)
+
+
+def smooth(f):
+    return np.exp(-((f / 0.1) ** 2))
+
+
+WINDOW = np.hanning(8)
+
+#: Functions of rows along axis 1.
+OF_ROWS = {
+    "fourier_filter": lambda x: signal.fourier_filter(x, smooth, 1),
+    "fourier_filter, values": lambda x: signal.fourier_filter(x, np.arange(21.0), 1),
+    "lowpass": lambda x: signal.lowpass(x, 0.2, axes=-1, memory_limit="1 GiB"),
+    "bandstop": lambda x: signal.bandstop(x, (0.1, 0.2), [1], planner="measure"),
+    "derivative": lambda x: signal.derivative(x, 1),
+    "gradient": lambda x: signal.gradient(x, (1,))[0],
+    "poisson": lambda x: signal.poisson(x, 1),
+    "hilbert": lambda x: signal.hilbert(x, 48, chunks=(3, 17)),
+    "shift": lambda x: signal.shift(x, 0.3, 1),
+    "resample": lambda x: signal.resample(x, 30, axis=1),
+    "resample, times": lambda x: signal.resample(x, 30, t=np.arange(40), axis=1)[0],
+    "downsample": lambda x: signal.downsample(x, 2, (1,)),
+    "stft": lambda x: signal.stft(x, WINDOW, 3, 1.0, mfft=24),
+    "spectrogram": lambda x: signal.spectrogram(x, WINDOW, 3, fs=1.0, mfft=24, axis=1),
+    "welch": lambda x: signal.welch(x, nperseg=24)[1],
+    "power_spectrum": lambda x: signal.power_spectrum(x, 1, mask=np.arange(40) == 7),
+    "fftconvolve": lambda x: signal.fftconvolve(in1=x, in2=[[1.0, 2.0, 3.0]], axes=1),
+    "oaconvolve": lambda x: signal.oaconvolve(x, np.ones((1, 4)), "same", axes=[-1]),
+    "czt": lambda x: signal.czt(x, 12),
+    "zoom_fft": lambda x: signal.zoom_fft(x, 0.5, 12),
+}
+
+
+#: Numbers of the rows of chunks that have been read.
+ROWS_READ = set()
+
+
+def noting(block, block_id=None):
+    ROWS_READ.add(block_id[0])
+    return block
+
+
+@pytest.fixture
+def rows():
+    """An array in memory, and the same in chunks that are noted when they are read."""
+    x = random_array((8, 40), "f8", 13)
+    return x, lazy(x, (2, 9)).map_blocks(noting, dtype=x.dtype, meta=np.empty((0, 0)))
+
+
+needs_dask_array = pytest.mark.skipif(
+    LIBRARY != "dask_array", reason="slices of these arrays are not simplified"
+)
+
+
+@needs_dask_array
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_slices_of_rows_are_functions_of_less(rows, name):
+    x, array = rows
+    y = OF_ROWS[name](array)
+    expected = computed(OF_ROWS[name](x))
+    for index, needed in [
+        (3, {1}),
+        ((slice(2, 5), slice(4, 9)), {1, 2}),
+        ((slice(None, None, 3), ..., 2), {0, 1, 3}),
+        ((-1, slice(None, None, -1)), {3}),
+        ((slice(None), 5), {0, 1, 2, 3}),
+    ]:
+        ROWS_READ.clear()
+        part = y[index]
+        values = part.compute()
+        assert part.shape == values.shape
+        np.testing.assert_allclose(values, expected[index], rtol=1e-9, atol=1e-9)
+        assert needed == ROWS_READ
+    assert y[3:3].compute().shape == (0, *y.shape[1:])
+    several = dask.compute(y[0], y[4:6].sum(), y[3] + y[2])
+    np.testing.assert_allclose(several[2], expected[3] + expected[2], rtol=1e-9, atol=1e-9)
+
+
+@needs_dask_array
+def test_slices_that_overlap_read_each_row_once(rows):
+    x, array = rows
+    counts = []
+
+    def counting(block):
+        counts.append(len(block))
+        return block
+
+    y = signal.lowpass(array.map_blocks(counting, dtype=x.dtype, meta=np.empty((0, 0))), 0.2, 1)
+    expected = signal.lowpass(x, 0.2, 1).compute()
+    difference = y[1:] - y[:-1]  # two filters of seven rows would take longer than one of eight
+    np.testing.assert_allclose(difference.compute(), np.diff(expected, axis=0), atol=1e-12)
+    assert sum(counts) == 8 * array.numblocks[1]
+
+
+@needs_dask_array
+def test_arguments_that_differ_by_row_are_not_taken_for_another_row(rows):
+    x, array = rows
+    h = random_array((8, 1), "f8", 14)
+    for factors in (h, h.tolist()):
+        filtered = signal.fourier_filter(array, factors, 1)
+        np.testing.assert_allclose(filtered[5].compute(), x[5] * h[5], rtol=1e-9, atol=1e-9)
+    others = random_array((8, 3), "f8", 15)
+    full = signal.fftconvolve(array, others, axes=1)
+    expected = np.convolve(x[6], others[6])
+    np.testing.assert_allclose(full[6].compute(), expected, rtol=1e-9, atol=1e-9)
+    holes = random_array((8, 40), "f8", 16) > 0
+    power = signal.power_spectrum(array, 1, mask=holes)
+    expected = signal.power_spectrum(x, 1, mask=holes).compute()
+    np.testing.assert_allclose(power[2:4].compute(), expected[2:4], rtol=1e-9, atol=1e-12)
+
+
+@needs_dask_array
+def test_slices_keep_the_settings_of_the_call(rows):
+    x, array = rows
+    with dask.config.set({"bigfft.verify": "checksum"}):
+        y = signal.lowpass(array, 0.2, axes=1)
+    with dask.config.set({"bigfft.memory-limit": "1 kiB"}):  # too small for any plan
+        part = y[3:4].compute()
+    np.testing.assert_allclose(part, signal.lowpass(x, 0.2, axes=1)[3:4].compute(), atol=1e-12)
 
 
 # --- xarray -----------------------------------------------------------------------------------

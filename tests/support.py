@@ -10,12 +10,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from distributed.utils import get_mp_context
 
 from dask_bigfft import events
 from dask_bigfft.errors import BigFFTError
+from dask_bigfft.testing.clusters import PRELOADED
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -79,12 +82,26 @@ def in_threads(count, work):
 
 
 @contextlib.contextmanager
+def forked_workers():
+    """Let workers be forked from a process that has imported everything."""
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        get_mp_context().set_forkserver_preload(PRELOADED)
+        yield
+
+
+@contextlib.contextmanager
 def local(workers=2, threads=1, **options):
-    """Give a client of a cluster in this process, or of processes that listen on loopback."""
+    """Give a client of a cluster in this process, or of processes that listen on loopback.
+
+    Processes are forked from one that has imported everything. Those with a memory limit are
+    spawned as those of users are, with the settings that glibc reads when a process starts.
+    """
     options = {"processes": False, "dashboard_address": "127.0.0.1:0"} | options
     if options["processes"]:
         options["host"] = "127.0.0.1"
+    forked = options["processes"] and "memory_limit" not in options
     with (
+        forked_workers() if forked else contextlib.nullcontext(),
         LocalCluster(n_workers=workers, threads_per_worker=threads, **options) as cluster,
         Client(cluster) as client,
     ):

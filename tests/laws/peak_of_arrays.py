@@ -1,11 +1,8 @@
 """A program that transforms an array, with a pause before and after: peaks of memory between them.
 
-Its arguments are a problem of the benchmarks as JSON, its scale, a memory limit that may be empty,
-and a folder for scratch files.
+Its arguments are a problem of the benchmarks, its scale, a memory limit or None, and a folder for
+scratch files.
 """
-
-import json
-import sys
 
 import dask
 import dask.array as da
@@ -23,7 +20,8 @@ def source(problem):
     return da.ones(problem.shape, chunks=problem.chunks, dtype=problem.dtype)
 
 
-def main(
+def of_arrays(
+    pause,
     problem,
     scale,
     limit,
@@ -39,18 +37,16 @@ def main(
         }
     )
     return_freed()  # what glibc keeps of it depends on which thread had which block
-    kind, shape, dtype, ways = json.loads(problem)
-    problem = Problem(kind, tuple(shape), dtype, ways).scaled(float(scale))
+    kind, shape, dtype, ways = problem
+    problem = Problem(kind, shape, dtype, ways).scaled(scale)
     transform = getattr(dask_bigfft.fft, problem.kind)
     transform(source(problem.scaled(1e-4))).compute()  # compiles, and makes what is made once
-    limit = limit or None
     x = source(problem)
     if limit is None:
         x = x * x.dtype.type(2)  # blocks of ones hold one number each
     plan = dask_bigfft.plan(x, problem.kind, memory_limit=limit)
     tight = dask_bigfft.plan(x, problem.kind, memory_limit=plan.expected.peak_host)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    pause()
     y = transform(x, memory_limit=limit)
     if plan.storage == "disk":
         sink = np.lib.format.open_memmap(
@@ -70,9 +66,4 @@ def main(
         "merged": plan.incoming is not None,
         "blocks": plan.result.blocks,
     }
-    print(json.dumps(figures), flush=True)
-    sys.stdin.readline()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    pause(figures)

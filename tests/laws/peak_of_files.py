@@ -1,11 +1,7 @@
 """A program that runs a transform from file to file, with a pause before and after.
 
-Its arguments are a folder, and a job as JSON: arguments of `dask_bigfft.run`, and of the source.
+Its arguments are a folder, and a job: arguments of `dask_bigfft.run`, and of the source.
 """
-
-import json
-import sys
-from pathlib import Path
 
 import dask
 import numpy as np
@@ -58,10 +54,8 @@ def figures_of(plan):
     }
 
 
-def main(folder, job):
+def of_files(pause, folder, job):
     compile_at_once()
-    folder = Path(folder)
-    job = json.loads(job)
     size = job.pop("size")
     chunk = job.pop("chunk")
     inner = job.pop("inner", [])
@@ -105,12 +99,6 @@ def main(folder, job):
     with dask.config.set({"bigfft.scratch.row-size": "4 kiB"}):
         small = job | {"block_size": block_size, "component": None}
         dask_bigfft.run(folder / "small", folder / "out-small", **small)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    pause()
     plan = dask_bigfft.run(source, folder / "out", **job).plan
-    print(json.dumps(figures_of(plan)), flush=True)
-    sys.stdin.readline()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    pause(figures_of(plan))

@@ -1,10 +1,7 @@
 """A program that averages over segments, with a pause before and after.
 
-Its argument is a job as JSON: shape, chunks, dtype, memory limit and options.
+Its argument is a job: shape, chunks, dtype, memory limit and options.
 """
-
-import json
-import sys
 
 import dask
 import dask.array as da
@@ -37,8 +34,8 @@ def density(
     return signal.welch(x, memory_limit=limit, **options)[1]
 
 
-def main(job):
-    shape, chunks, dtype, limit, options = json.loads(job)
+def of_segments(pause, job):
+    shape, chunks, dtype, limit, options = job
     dask.config.set({"scheduler": "threads", "num_workers": 2, "pool": Prompt(2)})
     return_freed()  # what glibc keeps of it depends on which thread had which block
     count = options.pop("arrays", 1)
@@ -53,12 +50,6 @@ def main(job):
         **options,
     )
     y = density(x, count, limit, options)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    pause()
     y = y.persist()
-    print(json.dumps({"peak": plan.expected.peak_host, "nbytes": x.nbytes}), flush=True)
-    sys.stdin.readline()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    pause({"peak": plan.expected.peak_host, "nbytes": x.nbytes})

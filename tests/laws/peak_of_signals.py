@@ -1,11 +1,8 @@
 """A program that stores the result of a signal function in nothing, with a pause before and after.
 
-Its arguments are a folder for scratch files, and a job as JSON: function, shape, chunks, dtype,
-memory limit and options.
+Its arguments are a folder for scratch files, and a job: function, shape, chunks, dtype, memory
+limit and options.
 """
-
-import json
-import sys
 
 import dask
 import dask.array as da
@@ -63,9 +60,9 @@ def result_of(function, shape, chunks, dtype, limit, options):
     return filled, limit
 
 
-def main(folder, job):
+def of_signals(pause, folder, job):
     compile_at_once()
-    function, shape, chunks, dtype, limit, options = json.loads(job)
+    function, shape, chunks, dtype, limit, options = job
     settings = {
         "scheduler": "threads",
         "num_workers": 2,
@@ -78,13 +75,7 @@ def main(folder, job):
     warm, _ = result_of(function, small, chunks, dtype, "1 GiB", dict(options))
     da.store(warm, Nothing(), lock=False)  # makes what is made once
     y, peak = result_of(function, shape, chunks, dtype, limit, options)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    pause()
     da.store(y, Nothing(), lock=False)
     figures = {"peak": peak, "nbytes": int(np.prod(shape)) * np.dtype(dtype).itemsize}
-    print(json.dumps(figures), flush=True)
-    sys.stdin.readline()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    pause(figures)

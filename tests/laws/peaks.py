@@ -7,14 +7,72 @@ looking at anonymous and shared memory every few milliseconds, above what was th
 """
 
 import contextlib
+import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
+
+import dask
 
 from benchmarks.core import Cgroup, memory_cgroup
+from dask_bigfft.testing.clusters import started
 
 #: Seconds between two looks at another process that has no cgroup.
 POLL = 0.002
+
+
+def measured(
+    program: Callable[..., None],
+    *arguments: Any,
+    cgroups: bool = True,
+    settings: Mapping[str, Any] | None = None,
+) -> tuple["Peak", dict[str, Any]]:
+    """Return the peak of a program between its two pauses, and its figures.
+
+    Parameters
+    ----------
+    program : callable
+        Called in a process of its own with a function and the arguments. It calls the function
+        before and after what is measured, the second time with its figures.
+    *arguments
+        Arguments of the program.
+    cgroups : bool
+        Whether to use a cgroup where one can be had.
+    settings : mapping, optional
+        Settings for dask in the process.
+    """
+    connection, connection_of_child = Pipe()
+    process = started(run_program, connection_of_child, program, arguments, settings or {})
+    connection_of_child.close()
+    with connection:
+        connection.recv()
+        with watched(process.pid, cgroups=cgroups) as peak:
+            connection.send(None)
+            figures = connection.recv()
+        connection.send(None)
+        process.join()
+    assert process.exitcode == 0
+    return peak, figures
+
+
+def run_program(
+    connection: Connection,
+    program: Callable[..., None],
+    arguments: Sequence[Any],
+    settings: Mapping[str, Any],
+) -> None:
+    """Run a program that pauses, in this process."""
+
+    def pause(figures: Mapping[str, Any] | None = None) -> None:
+        connection.send(figures)
+        connection.recv()
+
+    dask.config.set(settings)
+    gc.collect()  # writes to the pages that it shares with the process it was forked from
+    program(pause, *arguments)
 
 
 class Peak:

@@ -5,13 +5,9 @@ one can be had, else by sampling.
 """
 
 import contextlib
-import json
 import os
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import dask
 import dask.array as da
@@ -19,9 +15,11 @@ import numpy as np
 import pytest
 from distributed import wait
 from laws.law import damaged
-from laws.peaks import watched
+from laws.peak_of_arrays import of_arrays
+from laws.peak_of_files import of_files
+from laws.peaks import measured, watched
 from laws.prompt import Prompt
-from support import environment, local
+from support import local
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -40,32 +38,6 @@ PAGE = 2 * 2**20
 
 MIB = 2**20
 
-#: Programs that say "ready" and wait, compute, print figures of the plan, and wait again.
-LAWS = Path(__file__).parent
-OF_ARRAYS = LAWS / "peak_of_arrays.py"
-OF_FILES = LAWS / "peak_of_files.py"
-OF_SEGMENTS = LAWS / "peak_of_segments.py"
-
-
-def measured(program, *arguments, cgroups=True):
-    """Peak of a program between its two pauses, and what it says at the second."""
-    child = subprocess.Popen(
-        [sys.executable, *map(str, [program, *arguments])],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(PYTHONPATH=os.pathsep.join(sys.path)),
-    )
-    with child:
-        assert child.stdout.readline() == "ready\n"
-        with watched(child.pid, cgroups=cgroups) as peak:
-            child.stdin.write("\n")
-            child.stdin.flush()
-            figures = json.loads(child.stdout.readline())
-        child.stdin.write("\n")
-    assert child.returncode == 0
-    return peak, figures
-
 
 @pytest.mark.parametrize(
     ("problem", "scale"),
@@ -78,10 +50,10 @@ def measured(program, *arguments, cgroups=True):
 )
 def test_problems_of_benchmarks(tmp_path, problem, scale):
     peak, figures = measured(
-        OF_ARRAYS,
-        json.dumps(problem),
+        of_arrays,
+        problem,
         scale,
-        "",
+        None,
         tmp_path,
     )
     assert figures["storage"] == "memory"
@@ -98,15 +70,15 @@ def test_problems_of_benchmarks(tmp_path, problem, scale):
         ("irfft", ((1 << 21) + 1,), "c16", 32),
     ],
 )
-def test_transforms_in_one_block(tmp_path, monkeypatch, problem):
+def test_transforms_in_one_block(tmp_path, problem):
     """The result of the only task is counted once, and one line takes one thread of a library."""
-    monkeypatch.setenv("DASK_BIGFFT__PLANNER__SMALL", "64 MiB")
     peak, figures = measured(
-        OF_ARRAYS,
-        json.dumps(problem),
+        of_arrays,
+        problem,
         1,
-        "",
+        None,
         tmp_path,
+        settings={"bigfft.planner.small": "64 MiB"},
     )
     assert figures["blocks"] == 1
     assert peak.nbytes <= figures["peak"] + OBJECTS
@@ -234,27 +206,27 @@ def test_checked_rounds_hold_no_more_blocks_than_forecast(
         del result
 
 
-@pytest.mark.parametrize("piece", ["0", "128 KiB"])
-def test_more_than_the_budget_goes_through_files(tmp_path, monkeypatch, piece):
+@pytest.mark.parametrize("piece", [0, "128 KiB"])
+def test_more_than_the_budget_goes_through_files(tmp_path, piece):
     """Without a cgroup, which would count the files; in blocks as they come, or larger."""
-    monkeypatch.setenv("DASK_BIGFFT__SCRATCH__MIN_WRITE", piece)
     peak, figures = measured(
-        OF_ARRAYS,
-        json.dumps(["fft", [2**24], "c16", 64]),
+        of_arrays,
+        ("fft", (2**24,), "c16", 64),
         1 / 2,
         "40 MiB",
         tmp_path,
         cgroups=False,
+        settings={"bigfft.scratch.min-write": piece},
     )
     assert figures["storage"] == "disk"
-    assert figures["merged"] == (piece != "0")
+    assert figures["merged"] == (piece != 0)
     assert figures["nbytes"] == 128 * 2**20
     assert peak.nbytes <= figures["peak"] + OBJECTS
     assert figures["peak"] <= 40 * 2**20
 
 
 def job(kind, size, **more):
-    """What `OF_FILES` is told to do."""
+    """What `of_files` is told to do."""
     return {
         "kind": kind,
         "kernel": "scipy",
@@ -379,17 +351,16 @@ BY_CHANCE = "chunks that are blocks"
 
 
 @pytest.mark.parametrize("case", STORED)
-def test_stored_arrays(tmp_path, monkeypatch, case):
+def test_stored_arrays(tmp_path, case):
     job, least, piece, says = STORED[case]
     if job["kernel"] not in usable() or ("component" in job and not find_spec("h5py")):
         pytest.skip("not installed")
-    if piece:
-        monkeypatch.setenv("DASK_BIGFFT__SCRATCH__MIN_WRITE", str(piece))
     peak, figures = measured(
-        OF_FILES,
+        of_files,
         tmp_path,
-        json.dumps(job),
+        job,
         cgroups=False,
+        settings={"bigfft.scratch.min-write": piece} if piece else {},
     )
     for name, wanted in says.items():
         value = bool(figures[name]) if isinstance(wanted, bool) else figures[name]

@@ -1,9 +1,9 @@
 """The memory contract of averages over segments: measured peak <= forecast <= limit."""
 
-import json
-
 import pytest
-from laws.test_memory import MIB, OBJECTS, OF_SEGMENTS, measured
+from laws.peak_of_segments import of_segments
+from laws.peaks import measured
+from laws.test_memory import MIB, OBJECTS
 
 LONG = [2**24], [2**21]
 WIDE = [2048, 8192], [512, 2048]
@@ -26,6 +26,6 @@ CASES = {
 def test_segments_take_no_more_than_forecast(case):
     *job, least = CASES[case]
     limit = int(job[3].removesuffix(" MiB")) * MIB
-    peak, figures = measured(OF_SEGMENTS, json.dumps(job))
+    peak, figures = measured(of_segments, job)
     assert figures["peak"] <= limit
     assert least * figures["peak"] <= peak.nbytes <= figures["peak"] + OBJECTS

@@ -1,11 +1,9 @@
 """The memory contract of functions in `signal`: peak <= forecast <= limit."""
 
-import json
-
 import pytest
-from laws.test_memory import LAWS, MIB, OBJECTS, measured
-
-OF_SIGNALS = LAWS / "peak_of_signals.py"
+from laws.peak_of_signals import of_signals
+from laws.peaks import measured
+from laws.test_memory import MIB, OBJECTS
 
 LONG = [2**24], [2**20]
 WIDE = [64, 2**18], [16, 2**16]
@@ -38,7 +36,7 @@ def test_short_time_transforms_take_no_more_than_forecast(case, tmp_path):
     shape, chunks, dtype, limit, options, least = FORECAST[case]
     function = case.partition(" ")[0].strip(",")
     job = [function, shape, chunks, dtype, limit * MIB, options]
-    peak, figures = measured(OF_SIGNALS, tmp_path, json.dumps(job))
+    peak, figures = measured(of_signals, tmp_path, job)
     assert figures["peak"] <= limit * MIB
     assert least * figures["peak"] <= peak.nbytes <= figures["peak"] + OBJECTS
 
@@ -68,7 +66,7 @@ def test_functions_keep_to_their_limit(case, tmp_path):
     if variant == "file":
         options = {**options, "file": str(tmp_path / "x.zarr")}
     job = [function, shape, chunks, dtype, limit * MIB, options]
-    peak, figures = measured(OF_SIGNALS, tmp_path, json.dumps(job), cgroups=False)
+    peak, figures = measured(of_signals, tmp_path, job, cgroups=False)
     assert figures["nbytes"] > limit * MIB >= figures["peak"]
     # How many chunks zarr reads at a time, each with a copy of its own, is a matter of chance.
     objects = 2 * OBJECTS if variant == "file" else OBJECTS

@@ -8,7 +8,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_client, worker_client
-from support import close, local
+from support import close, forked_workers, local
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -24,9 +24,12 @@ REFERENCE = np.fft.rfftn(FIELD)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", host="127.0.0.1"
-    ) as cluster:
+    with (
+        forked_workers(),
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", host="127.0.0.1"
+        ) as cluster,
+    ):
         yield cluster
 
 

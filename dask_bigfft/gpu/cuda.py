@@ -7,6 +7,7 @@ pinned while the process has a device. Arrays of others are pinned in place whil
 import contextlib
 import functools
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,11 @@ INSTALL = (
     "or cupy-cuda12x (CUDA 12)"
 )
 
+
+#: Values of CUDA_VISIBLE_DEVICES that hide all devices.
+_HIDES_ALL = ("", "-1")
+
+_NO_DEVICE = "CUDA sees no device: look at CUDA_VISIBLE_DEVICES and nvidia-smi"
 
 #: Status of a runtime call, and results of cuFFT, that mean too little memory.
 _NO_MEMORY = (2, 5)
@@ -118,6 +124,8 @@ def free_pinned() -> None:
 @functools.cache
 def _visible_devices() -> tuple[tuple[int, ...], str | None]:
     """Return the ordinals of usable devices, and the reason if there are none."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in _HIDES_ALL:  # the driver takes long to say so
+        return (), _NO_DEVICE
     try:
         count = int(cupy().cuda.runtime.getDeviceCount())
     except DeviceError as error:
@@ -125,7 +133,7 @@ def _visible_devices() -> tuple[tuple[int, ...], str | None]:
     except Exception as error:  # from any library of CUDA that fails
         return (), f"CUDA has no device for us ({error}): look at the driver with nvidia-smi"
     if count == 0:
-        return (), "CUDA sees no device: look at CUDA_VISIBLE_DEVICES and nvidia-smi"
+        return (), _NO_DEVICE
     return tuple(range(count)), None
 
 

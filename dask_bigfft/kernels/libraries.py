@@ -131,6 +131,8 @@ class FFTLibrary:
         True if c2c is faster for real values.
     supports_out : bool
         True if all calls can write to other memory as fast as in place.
+    is_self_contained : bool
+        True if the package contains all code that computes, so that its version identifies it.
     beside : int
         Number of threads of this process that use it in parallel, each for its own blocks.
 
@@ -149,6 +151,7 @@ class FFTLibrary:
     dtypes: ClassVar[frozenset[np.dtype[Any]]] = SHORT_DTYPES
     takes_real: ClassVar[bool] = False
     supports_out: ClassVar[bool] = False
+    is_self_contained: ClassVar[bool] = False
     beside = 1
     threads = 1
 
@@ -271,6 +274,7 @@ class Ducc(FFTLibrary):
     dtypes = ALL_DTYPES
     takes_real = True
     supports_out = True
+    is_self_contained = True
     _INORM: ClassVar = {"none": 0, "ortho": 1, "full": 2}
 
     def __init__(self) -> None:
@@ -424,7 +428,7 @@ def _scipy() -> FFTLibrary:
         except (ImportError, AttributeError, TypeError) as error:
             problem = str(error)
             continue
-        problem = _difference_from_public(library) or ""
+        problem = _wrong_result(library) or ""
         if not problem:
             return library
     text = f"numpy.fft is used in place of private functions of SciPy {scipy.__version__}, which "
@@ -712,29 +716,36 @@ def _trials(rng: np.random.Generator) -> Iterator[tuple[str, Call, Array, Array]
         yield f"lines of {n} values", Call("c2c", (1,), 1), x, scipy.fft.ifft(x, norm="forward")
 
 
-#: Version of the file that says which SciPy has passed on this machine.
-PASSED_SCHEMA = 1
+#: Version of the file that says which libraries have passed on this machine.
+PASSED_SCHEMA = 2
 
 #: Shapes of the arrays of which every option is compared with public functions, and the axes.
 OPTION_SHAPES = ((4, 5, 7), (5, 4, 8))
 OPTION_DIMS = ((2,), (0,), (0, 1), (2, 0, 1))
 
 
-def _difference_from_public(library: FFTLibrary) -> str | None:
-    """Return what private functions of SciPy answer otherwise than public ones, None if nothing.
+def _wrong_result(library: FFTLibrary) -> str | None:
+    """Return a description of wrong results of a library on this machine, None if all are right.
 
-    They are compared once for each version of SciPy and of NumPy on a machine; a file beside the
-    machine's profile says that they have passed. This takes some hundredths of a second.
+    A test takes some hundredths of a second. A file beside the machine's profile says which
+    versions have passed. Libraries that call other packages are tested in every process, because
+    those change without them.
     """
     path = Path(config.get("bigfft.wisdom.directory"), "self-test.json")
     versions = {"numpy": np.__version__, "scipy": scipy.__version__}
+    if library.name not in versions:
+        versions[library.name] = version_of(library.name)
     context = {"machine": files.machine(), "versions": versions}
-    if files.read_json(path, PASSED_SCHEMA, lambda content: content["context"] == context):
+    passed = files.read_json(path, PASSED_SCHEMA, lambda content: dict(content["passed"])) or {}
+    if library.is_self_contained and passed.get(library.name) == context:
         return None
-    difference = self_test(library) or _option_test(library)
-    if difference is None:
-        files.write_json(path, {"schema": PASSED_SCHEMA, "context": context})
-    return difference
+    wrong = self_test(library)
+    if wrong is None and isinstance(library, DuccOfSciPy):
+        wrong = _option_test(library)
+    if wrong is None and library.is_self_contained:
+        passed[library.name] = context
+        files.write_json(path, {"schema": PASSED_SCHEMA, "passed": passed})
+    return wrong
 
 
 def _option_test(library: FFTLibrary) -> str | None:
@@ -863,7 +874,7 @@ _loading = threading.Lock()
 def _load(name: str) -> FFTLibrary | str:
     """Return the library, or the description of its wrong results."""
     library = LIBRARIES[name]()
-    wrong = None if name == "scipy" else self_test(library)
+    wrong = None if name == "scipy" else _wrong_result(library)
     if wrong is None:
         return library
     log.info("%s is not used on this machine: %s", name, wrong)

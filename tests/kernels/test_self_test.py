@@ -19,10 +19,10 @@ SCIPY = type(LIBRARIES["scipy"]()).__name__
 
 
 class Liar(type(LIBRARIES["scipy"]())):
-    """SciPy with a mistake of another library."""
+    """SciPy with a mistake and perhaps the name of another library."""
 
-    def __init__(self, mistake):
-        vars(self).update(vars(LIBRARIES["scipy"]()), mistake=mistake)
+    def __init__(self, mistake, name="scipy"):
+        vars(self).update(vars(LIBRARIES["scipy"]()), mistake=mistake, name=name)
 
     def _run(self, call, x, out):
         spectrum = super()._run(call, x, out)
@@ -49,11 +49,21 @@ def test_mistakes_are_found(mistake, said):
     assert self_test(LIBRARIES["scipy"]()) is self_test(libraries.NumPy()) is None
 
 
-def test_a_library_that_answers_wrongly_is_left_out(monkeypatch, caplog):
-    pytest.importorskip("ducc0")
-    monkeypatch.setitem(LIBRARIES, "ducc0", lambda: Liar("columns"))
+@pytest.fixture
+def new_machine(tmp_path):
+    """Forget loaded libraries, and the files that say what has passed on this machine."""
     libraries._load.cache_clear()
-    try:
+    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
+        yield tmp_path
+    libraries._load.cache_clear()
+
+
+def test_a_library_that_answers_wrongly_is_left_out(monkeypatch, caplog, new_machine):
+    pytest.importorskip("ducc0")
+    monkeypatch.setitem(LIBRARIES, "ducc0", lambda: Liar("columns", "ducc0"))
+    for _process in range(2):
+        libraries._load.cache_clear()
+        caplog.clear()
         with caplog.at_level(logging.INFO, libraries.__name__):
             assert "ducc0" not in usable()
             assert "ducc0" not in usable()
@@ -61,8 +71,24 @@ def test_a_library_that_answers_wrongly_is_left_out(monkeypatch, caplog):
         assert said.startswith("ducc0 is not used on this machine: columns of 48 values")
         with pytest.raises(ArgumentError, match="`kernel`='ducc0'"):
             fft.fft(da.ones(8), kernel="ducc0")
-    finally:
+
+
+@pytest.mark.parametrize(("name", "is_stored"), [("ducc0", True), ("pyfftw", False)])
+def test_a_library_that_has_passed(name, is_stored, monkeypatch, new_machine):
+    """Only of a library that calls no other package does the version say that it is the same."""
+    pytest.importorskip(name)
+    tested = []
+    monkeypatch.setattr(libraries, "self_test", lambda library: tested.append(library.name))
+    monkeypatch.setattr(libraries, "version_of", lambda name: "1.0")
+    for _process in range(2):
         libraries._load.cache_clear()
+        assert libraries.get_library(name).name == name
+    assert tested == [name] * (1 if is_stored else 2)
+
+    monkeypatch.setattr(libraries, "version_of", lambda name: "1.1")
+    libraries._load.cache_clear()
+    libraries.get_library(name)
+    assert tested == [name] * (2 if is_stored else 3)
 
 
 class WrongScale(libraries.PocketFFT if SCIPY == "PocketFFT" else libraries.DuccOfSciPy):
@@ -71,19 +97,19 @@ class WrongScale(libraries.PocketFFT if SCIPY == "PocketFFT" else libraries.Ducc
     _INORM: ClassVar = {"none": 0, "ortho": 2, "full": 2}
 
 
-def test_private_functions_of_scipy_are_compared_once(monkeypatch, tmp_path):
+def test_private_functions_of_scipy_are_compared_once(monkeypatch, new_machine):
     """A file says that they have passed; if they fail, NumPy works in their place, and says so."""
-    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
+    passed = new_machine / "self-test.json"
+    assert type(LIBRARIES["scipy"]()).__name__ == SCIPY
+    assert passed.exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(libraries, "self_test", lambda library: "compared again")
         assert type(LIBRARIES["scipy"]()).__name__ == SCIPY
-        assert (tmp_path / "self-test.json").exists()
-        with monkeypatch.context() as patched:
-            patched.setattr(libraries, "self_test", lambda library: "compared again")
-            assert type(LIBRARIES["scipy"]()).__name__ == SCIPY
-        (tmp_path / "self-test.json").unlink()
-        monkeypatch.setattr(libraries, SCIPY, WrongScale)
-        with pytest.warns(FallbackWarning, match=r"private functions.*scale='ortho'"):
-            assert type(LIBRARIES["scipy"]()) is libraries.NumPy
-        assert not (tmp_path / "self-test.json").exists()
+    passed.unlink()
+    monkeypatch.setattr(libraries, SCIPY, WrongScale)
+    with pytest.warns(FallbackWarning, match=r"private functions.*scale='ortho'"):
+        assert type(LIBRARIES["scipy"]()) is libraries.NumPy
+    assert not passed.exists()
 
 
 @pytest.mark.parametrize("kernel", ["auto", *usable()])

@@ -461,7 +461,7 @@ def normalized_chunks(
 def parse_options(options: Mapping[str, Any], known: type = Options) -> None:
     """Raise an error for keywords that a class of keywords does not have."""
     for unknown in options.keys() - known.__annotations__.keys():
-        allowed = f"another keyword: {', '.join(known.__annotations__)}"
+        allowed = f"another keyword: one of the function's own, {', '.join(known.__annotations__)}"
         raise_invalid(
             unknown,
             options[unknown],

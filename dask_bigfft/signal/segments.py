@@ -156,12 +156,10 @@ def _keywords(arguments: SegmentArguments, n: int, real: bool) -> dict[str, Any]
     if nperseg is None:
         is_named = isinstance(window, str | tuple)
         nperseg = min(256 if is_named else np.size(window) or 256, n)
-    nperseg = parse_count(
-        "nperseg",
-        nperseg,
-        1,
-        max(n, 1),
-    )
+    nperseg = parse_count("nperseg", nperseg)
+    if nperseg > max(n, 1):
+        allowed = f"an integer of at most {max(n, 1)}, the length of axis {arguments.axis}"
+        raise_invalid("nperseg", nperseg, allowed)
     noverlap = nperseg // 2 if arguments.noverlap is None else arguments.noverlap
     noverlap = parse_count(
         "noverlap",

@@ -41,6 +41,9 @@ __all__ = ["cross_spectrum", "power_spectrum", "radial_power_spectrum"]
 
 Scaling = Literal["density", "spectrum"]
 
+#: Relative error, at most, of the magnitude of a frequency that several axes make up.
+ROUNDING = 1e-12
+
 
 def _scale(lengths: Sequence[int], spacing: Sequence[float], scaling: Any) -> float:
     """Return the scale factor of a squared spectrum."""
@@ -176,31 +179,34 @@ def power_spectrum(
     array([0., 0., 1.])
     """
     array = parse_array(x, "fft")
-    if mask is None:
-        return _spectrum(
-            (array,),
-            axes,
-            d,
-            scaling,
-            onesided,
-            options,
-        )
-    missing: Any = parse_mask(mask, array)
-    known = by_block(
-        _zero_where_missing,
-        array,
-        missing,
-        dtype=array.dtype,
-    )
+    missing = None if mask is None else parse_mask(mask, array)
     power = _spectrum(
-        (known,),
+        (_with_zeros(array, missing),),
         axes,
         d,
         scaling,
         onesided,
         options,
     )
-    along = several_axes(axes, array.ndim)
+    return _power_of_known(power, missing, several_axes(axes, array.ndim))
+
+
+def _with_zeros(array: Any, missing: Any) -> Any:
+    """Return an array with 0 where values are missing; `missing` is None if none are."""
+    if missing is None:
+        return array
+    return by_block(
+        _zero_where_missing,
+        array,
+        missing,
+        dtype=array.dtype,
+    )
+
+
+def _power_of_known(power: Any, missing: Any, along: tuple[int, ...]) -> Any:
+    """Return a power divided by the part of the values along some axes that is not missing."""
+    if missing is None:
+        return power
     cuts = {axis: cut for axis, cut in enumerate(power.chunks) if axis not in along}
     cuts |= dict.fromkeys(along, 1)
     missing_counts = missing.sum(axis=along, keepdims=True)
@@ -209,7 +215,7 @@ def power_spectrum(
         power,
         missing_counts.rechunk(cuts),
         dtype=power.dtype,
-        count=math.prod(array.shape[axis] for axis in along),
+        count=math.prod(missing.shape[axis] for axis in along),
     )
 
 
@@ -312,7 +318,8 @@ def _sums_of_bins(
     ]
     radius = np.sqrt(sum(frequency**2 for frequency in frequencies))
     weights = math.prod(axis.weights(block_id, block) for axis in axes)
-    bins = np.searchsorted(np.asarray(edges, like=block), radius, side="right") - 1
+    above_rounding = radius * (1 + ROUNDING)
+    bins = np.searchsorted(np.asarray(edges, like=block), above_rounding, side="right") - 1
     weights = np.where((bins >= 0) & (bins < count), weights, 0.0)
     bins = np.clip(bins, 0, count - 1)
     # The transformed axes come last, as one axis of all frequencies.
@@ -357,17 +364,18 @@ def radial_power_spectrum(
     d: Spacing = 1.0,
     bins: Sequence[float] | None = None,
     scaling: Scaling = "density",
+    mask: Any = None,
     **options: Unpack[SignalOptions],
 ) -> tuple[Array, da.Array]:
     """Return the mean of the power spectrum over all directions, by the magnitude of the frequency.
 
     Parameters
     ----------
-    x, axes, d, scaling, **options
+    x, axes, d, scaling, mask, **options
         See `power_spectrum`. Both halves of the spectrum of real input are included.
     bins : sequence of float, optional
         Rising edges of bins of frequencies, in cycles per unit of `d`; a frequency belongs to the
-        bin that begins at or below it. By default, bins are as wide as the resolution of the
+        bin that begins at or below it, also if rounding puts it below the edge. By default, bins are as wide as the resolution of the
         coarsest axis and centred on multiples of this width, up to the lowest of the axes'
         highest frequencies.
 
@@ -400,6 +408,8 @@ def radial_power_spectrum(
         d,
         options,
     )
+    missing = None if mask is None else parse_mask(mask, array)
+    array = _with_zeros(array, missing)
     real = array.dtype.kind != "c"
     lengths = nonempty(array, along)
     scale = _scale(lengths, spacing, scaling)
@@ -428,15 +438,17 @@ def radial_power_spectrum(
     )
     for axis in along:
         sums = _sum_of_blocks(sums, axis)
-    if len(along) > 1:
-        summed = along[:-1]
-        sums = sums[tuple(0 if axis in summed else slice(None) for axis in range(sums.ndim))]
-    return (edges[1:] + edges[:-1]) / 2, by_block(
+    means = by_block(
         _mean,
         sums,
         scale=scale,
         dtype=float,
     )
+    power = _power_of_known(means, missing, along)
+    summed = along[:-1]
+    if summed:
+        power = power[tuple(0 if axis in summed else slice(None) for axis in range(power.ndim))]
+    return (edges[1:] + edges[:-1]) / 2, power
 
 
 def _sum_of_blocks(a: Any, axis: int) -> Any:

@@ -418,13 +418,14 @@ def isotropic_power_spectrum(
     detrend: Detrend = None,
     window: WindowName = None,
     window_correction: bool = False,
+    mask: Any = None,
     **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
     """Return the mean of the power spectrum over all directions.
 
     Parameters
     ----------
-    array, dim, scaling, detrend, window, window_correction, **options
+    array, dim, scaling, detrend, window, window_correction, mask, **options
         As for `power_spectrum`. The coordinates of all dimensions have the same unit.
     bins : sequence of float, optional
         Rising edges of the bins of frequencies, see `dask_bigfft.signal.radial_power_spectrum`.
@@ -457,7 +458,7 @@ def isotropic_power_spectrum(
         detrend,
         window,
         window_correction,
-        {**options, "bins": bins},
+        {**options, "bins": bins, "mask": mask_of(mask, array)},
     )
     unit = _common_unit(samples)
     *others, last = samples

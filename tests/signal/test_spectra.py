@@ -146,6 +146,33 @@ def test_radial_averages(
     assert np.allclose(power.compute(), by_direction(x, d, bins), rtol=1e-11, equal_nan=True)
 
 
+def test_frequencies_on_an_edge_belong_to_the_bin_that_begins_there():
+    # The edges (n + 1/2) / 45 of the shorter axis are frequencies of the other one.
+    x = random_array((45, 90), "f8", 2)
+    _, power = signal.radial_power_spectrum(da.from_array(x, chunks=16), scaling="spectrum")
+    rows, columns = (np.rint(scipy.fft.fftfreq(n, 1 / 90)).astype(int) for n in x.shape)
+    squares = rows[:, None] ** 2 + columns**2  # of the frequency times 90
+    magnitudes = np.abs(scipy.fft.fft2(x) / x.size) ** 2
+    for n, mean in enumerate(power.compute()):
+        low, high = (max(0, 2 * n - 1) ** 2, (2 * n + 1) ** 2)
+        inside = (squares >= low) & (squares < high)
+        assert np.isclose(mean, magnitudes[inside].mean())
+
+
+@pytest.mark.parametrize("axes", [None, 1, (0, 2)])
+def test_radial_averages_of_what_is_known(axes):
+    x = random_array((6, 20, 16), "f8", 3)
+    missing = random_array(x.shape, "f8", 4) > 0.3
+    along = range(3) if axes is None else np.atleast_1d(axes)
+    share = 1 - missing.mean(axis=tuple(along), keepdims=True)
+    lazy = da.from_array(x, chunks=(3, 10, 5))
+    mask = da.from_array(missing, chunks=(6, 7, 16))
+    _, power = signal.radial_power_spectrum(lazy, axes, mask=mask)
+    known = np.where(missing, 0, x) / np.sqrt(share)
+    _, wanted_power = signal.radial_power_spectrum(da.from_array(known), axes)
+    np.testing.assert_allclose(power.compute(), wanted_power.compute(), rtol=1e-12)
+
+
 # --- derivatives ----------------------------------------------------------------------------
 
 

@@ -375,9 +375,9 @@ def radial_power_spectrum(
         See `power_spectrum`. Both halves of the spectrum of real input are included.
     bins : sequence of float, optional
         Rising edges of bins of frequencies, in cycles per unit of `d`; a frequency belongs to the
-        bin that begins at or below it, also if rounding puts it below the edge. By default, bins are as wide as the resolution of the
-        coarsest axis and centred on multiples of this width, up to the lowest of the axes'
-        highest frequencies.
+        bin that begins at or below it, also if rounding puts it below the edge. By default, bins
+        are as wide as the resolution of the coarsest axis and centred on multiples of this width,
+        up to the lowest of the axes' highest frequencies.
 
     Returns
     -------

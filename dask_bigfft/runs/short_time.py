@@ -27,7 +27,7 @@ from typing import Any, cast
 
 import dask.array as da
 import numpy as np
-import scipy.signal
+import scipy  # its modules are imported at first use
 
 from dask_bigfft import config
 from dask_bigfft.api.arguments import parse_chunks
@@ -141,7 +141,7 @@ class ShortTimeRun:
         )
 
     @cached_property
-    def transform(self) -> scipy.signal.ShortTimeFFT:
+    def transform(self) -> "scipy.signal.ShortTimeFFT":
         """SciPy's description of the transform."""
         return parse_window(self.window)
 

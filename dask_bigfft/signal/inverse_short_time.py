@@ -14,7 +14,7 @@ from typing import Any, Unpack, cast
 
 import dask.array as da
 import numpy as np
-import scipy.signal
+import scipy  # its modules are imported at first use
 
 from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import by_block
@@ -247,7 +247,7 @@ def parse_inverse(
 
 def _parse_samples(
     spectra: da.Array,
-    transform: scipy.signal.ShortTimeFFT,
+    transform: "scipy.signal.ShortTimeFFT",
     choice: SampleArguments,
 ) -> tuple[int, int, int, int]:
     """Return the first slice that is added, and the end of these; and the same of the samples."""
@@ -273,7 +273,7 @@ def _parse_samples(
     return int(first), int(end), int(start), int(stop)
 
 
-def _parse_dual(transform: scipy.signal.ShortTimeFFT) -> Array:
+def _parse_dual(transform: "scipy.signal.ShortTimeFFT") -> Array:
     """Return the dual window; refuse windows that have none."""
     try:
         return cast("Array", transform.dual_win)

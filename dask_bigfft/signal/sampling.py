@@ -6,7 +6,7 @@ from typing import Any, Literal, Unpack
 
 import dask.array as da
 import numpy as np
-import scipy.signal
+import scipy  # its modules are imported at first use
 
 from dask_bigfft import fft
 from dask_bigfft.api.arguments import inner_extras, parse_array

@@ -18,8 +18,8 @@ from typing import Any, Literal, Unpack, cast
 
 import dask.array as da
 import numpy as np
+import scipy  # its modules are imported at first use
 import scipy.fft
-import scipy.signal
 
 from dask_bigfft.api.arguments import parse_array, parse_chunks, parse_limit
 from dask_bigfft.api.calls import by_block

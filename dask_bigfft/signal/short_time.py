@@ -16,7 +16,7 @@ from typing import Any, Literal, Unpack, cast, get_args
 
 import dask.array as da
 import numpy as np
-import scipy.signal
+import scipy  # its modules are imported at first use
 
 from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import by_block
@@ -73,7 +73,7 @@ class WindowArguments:
     dual_win: Any = None
 
 
-def parse_window(arguments: WindowArguments) -> scipy.signal.ShortTimeFFT:
+def parse_window(arguments: WindowArguments) -> "scipy.signal.ShortTimeFFT":
     """Return SciPy's description of a short-time transform."""
     window = _parse_values("win", arguments.win)
     size = len(window)
@@ -133,7 +133,7 @@ def _parse_mode(
     return cast("FFTMode", fft_mode)
 
 
-def parse_window_keywords(keywords: Mapping[str, Any], fs: float) -> scipy.signal.ShortTimeFFT:
+def parse_window_keywords(keywords: Mapping[str, Any], fs: float) -> "scipy.signal.ShortTimeFFT":
     """Return SciPy's description of a short-time transform, from the keywords of a call."""
     arguments = WindowArguments(
         win=keywords.get("win"),
@@ -161,7 +161,7 @@ def _parse_values(name: str, window: Any) -> Array:
     return values if values.dtype.kind in "fc" else values.astype(float)
 
 
-def slice_fft(transform: scipy.signal.ShortTimeFFT, window: Array) -> SliceFFT:
+def slice_fft(transform: "scipy.signal.ShortTimeFFT", window: Array) -> SliceFFT:
     """Return the FFT of slices of a short-time transform that are multiplied by a window."""
     roll = 0
     if transform.phase_shift is not None:
@@ -303,7 +303,7 @@ def without_mean(slices: Array) -> Array:
 
 def _sliced(
     a: da.Array,
-    transform: scipy.signal.ShortTimeFFT,
+    transform: "scipy.signal.ShortTimeFFT",
     choice: SliceArguments,
     axis: int,
 ) -> da.Array:
@@ -344,7 +344,7 @@ def _sliced(
 def parse_slices(
     p0: Any,
     p1: Any,
-    transform: scipy.signal.ShortTimeFFT,
+    transform: "scipy.signal.ShortTimeFFT",
     n: int,
 ) -> tuple[int, int]:
     """Return the first slice, and the end of the slices, of `n` samples."""

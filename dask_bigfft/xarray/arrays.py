@@ -16,7 +16,7 @@ from typing import (
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
-import scipy.signal
+import scipy  # its modules are imported at first use
 import xarray as xr
 from dask.graph_manipulation import bind
 

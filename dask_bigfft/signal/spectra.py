@@ -203,20 +203,21 @@ def _with_zeros(array: Any, missing: Any) -> Any:
     )
 
 
-def _power_of_known(power: Any, missing: Any, along: tuple[int, ...]) -> Any:
+def _power_of_known(power: da.Array, missing: Any, along: tuple[int, ...]) -> da.Array:
     """Return a power divided by the part of the values along some axes that is not missing."""
     if missing is None:
         return power
     cuts = {axis: cut for axis, cut in enumerate(power.chunks) if axis not in along}
     cuts |= dict.fromkeys(along, 1)
     missing_counts = missing.sum(axis=along, keepdims=True)
-    return by_block(
+    divided: da.Array = by_block(
         _divided_by_share,
         power,
         missing_counts.rechunk(cuts),
         dtype=power.dtype,
         count=math.prod(missing.shape[axis] for axis in along),
     )
+    return divided
 
 
 @on_own_gpu

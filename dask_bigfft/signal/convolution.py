@@ -11,8 +11,9 @@ With a small in2, one plan with the product takes four (`kernel_spectrum`). Padd
 first gather, and cropping to the window of a mode is part of the last one. If one array is much
 shorter, `overlap` works block by block.
 
-Arrays on GPUs, and arrays that broadcast against each other, have a plan for each transform, with a
-product of blocks between them.
+A small in2 on GPUs comes to host memory for that, as does any in2 for an in1 in host memory. Two long
+arrays of which one is on GPUs, and arrays that broadcast against each other, have a plan for each
+transform, with a product of blocks between them.
 """
 
 import contextlib
@@ -52,6 +53,7 @@ from dask_bigfft.signal.arguments import (
 )
 from dask_bigfft.signal.kernel_spectrum import KernelSpectrum, is_small
 from dask_bigfft.signal.overlap import by_overlap
+from dask_bigfft.signal.transfer import to_host_memory
 from dask_bigfft.signal.transforms import ProductPhase, Transforms, planned, product_phase
 from dask_bigfft.transforms.layout import scaled
 from dask_bigfft.transforms.spec import FactorSpec, work_dtype
@@ -304,12 +306,10 @@ def _larger_first(inputs: Inputs) -> tuple[da.Array, da.Array]:
     Raises
     ------
     PlanError
-        If the larger one is shorter along an axis on which both are multiplied, if the other one is
-        on a GPU, or if they are arrays of different libraries.
+        If the larger one is shorter along an axis on which both are multiplied, or if they are
+        arrays of different libraries.
     """
     large, small = sorted((inputs.first, inputs.second), key=lambda a: a.size, reverse=True)
-    if is_on_gpu(small._meta):
-        raise PlanError("both arrays are on GPUs")
     if type(small) is not type(large):
         raise PlanError("the arrays are of different libraries")
     for axis, (n, m) in enumerate(zip(large.shape, small.shape, strict=True)):

@@ -4,8 +4,8 @@ One plan has both transforms and the product between them (`planner.operators`):
 
     x --exchange, rounds--> spectrum, product --rounds, exchange--> filtered
 
-Two plans with a product of blocks between them remain for bands, for transfer functions on GPUs,
-and for long axes whose length has no useful split.
+Two plans with a product of blocks between them remain for bands of lazy transfer functions, for
+large ones on GPUs and an input there, and for long axes whose length has no useful split.
 """
 
 import math
@@ -27,7 +27,7 @@ from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_type, raise_i
 from dask_bigfft.events import running_client
 from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu
-from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan import WHOLE_NBYTES, Plan
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
 from dask_bigfft.signal.arguments import (
     Axes,
@@ -40,6 +40,7 @@ from dask_bigfft.signal.transfer import (
     TransferArray,
     TransferFunction,
     TransferInMemory,
+    to_host_memory,
     try_function,
 )
 from dask_bigfft.signal.transforms import (
@@ -126,7 +127,8 @@ def fourier_filter(
         read in the order of the spectrum. So is a dask array if it is not larger than a block,
         which every task then gets as a whole. The blocks of a larger one are exchanged into the
         order of the spectrum, and it may be larger than memory. `dask_bigfft.plan` says which. An
-        array on GPUs multiplies the spectrum between two plans.
+        array of more than 1 MiB on GPUs multiplies the spectrum of `x` on GPUs between two plans;
+        other arrays on GPUs come to host memory.
     axes : int or sequence of int, optional
         Axes of the transform, all by default.
     s : int or sequence of int, optional
@@ -423,10 +425,13 @@ def _parse_transfer_array(
     if not fits:
         allowed = f"a shape that broadcasts against the spectrum, {tuple(shape)}"
         raise_invalid("transfer", f"shape {multiplier.shape}", allowed)
+    if multiplier.nbytes <= WHOLE_NBYTES or not is_on_gpu(array._meta):
+        multiplier = to_host_memory(multiplier)
     missing = len(shape) - multiplier.ndim
     halved = along[-1] if is_real else None
     length_of = dict(zip(along, lengths, strict=True))
-    if is_lazy(transfer) or is_on_gpu(multiplier._meta) or _is_sent(multiplier):
+    is_numpys = not is_lazy(transfer) and not is_on_gpu(transfer)
+    if not is_numpys or _is_sent(multiplier):
         lazy_array = multiplier[(np.newaxis,) * missing]
         return TransferArray(lazy_array, length_of, halved).in_precision_of(array.dtype)
     values = np.asarray(transfer)[(np.newaxis,) * missing]
@@ -487,8 +492,8 @@ def planned_filter(
 ) -> PlannedFilter:
     """Return a filter with its plan for an array, given the caller's keywords.
 
-    One plan does it, unless the transfer function is an array on GPUs, or a lazy one of which a
-    band is kept, or an axis whose length has no useful split does not fit a block.
+    One plan does it, unless the transfer function is a large array on GPUs, or a lazy one of which
+    a band is kept, or an axis whose length has no useful split does not fit a block.
     """
     plan = None
     reason = _reason_for_two_plans(array, chosen_filter)

@@ -16,6 +16,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
+from dask_bigfft.api.calls import by_block
 from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import functions_of
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
@@ -30,6 +31,7 @@ from dask_bigfft.kernels.transfer import (
     require_finite,
     values_at,
 )
+from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import WHOLE_NBYTES
 from dask_bigfft.transforms.bands import Window
 from dask_bigfft.transforms.spec import FactorSpec, work_dtype
@@ -42,6 +44,18 @@ TILINGS = ((4,), (1, 6))
 
 #: Relative difference of two values that are taken to be equal.
 TOLERANCE = 1e-6
+
+
+def to_host_memory(array: da.Array) -> da.Array:
+    """Return a lazy array whose blocks are in host memory."""
+    if not is_on_gpu(array._meta):
+        return array
+    return by_block(
+        in_host_memory,
+        array,
+        dtype=array.dtype,
+        meta=np.empty((0,) * array.ndim, array.dtype),
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -393,7 +393,12 @@ class StoredOnTile(TileTransfer):
 def require_finite(values: Array) -> None:
     """Raise an error if values of a transfer function that is an array are not finite."""
     if not np.isfinite(values).all():
-        raise_invalid("transfer", "an array with values that are not finite", "finite values")
+        raise_not_finite()
+
+
+def raise_not_finite() -> NoReturn:
+    """Raise the error for a transfer function that is an array with values that are not finite."""
+    raise_invalid("transfer", "an array with values that are not finite", "finite values")
 
 
 def in_host_memory(array: Any) -> Array:
@@ -421,7 +426,7 @@ def values_at(array: Array, places: Mapping[int, Array]) -> Array:
         else:
             scattered[axis] = axis_places
     for axis, axis_places in scattered.items():
-        values = values.take(axis_places, axis)
+        values = values.take(np.asarray(axis_places, like=values), axis)
     return values
 
 

@@ -11,9 +11,8 @@ With a small in2, one plan with the product takes four (`kernel_spectrum`). Padd
 first gather, and cropping to the window of a mode is part of the last one. If one array is much
 shorter, `overlap` works block by block.
 
-A small in2 on GPUs comes to host memory for that, as does any in2 for an in1 in host memory. Two long
-arrays of which one is on GPUs, and arrays that broadcast against each other, have a plan for each
-transform, with a product of blocks between them.
+Two long arrays of which the longer one is on GPUs, and arrays that broadcast against each other, have
+a plan for each transform, with a product of blocks between them.
 """
 
 import contextlib
@@ -303,6 +302,8 @@ def planned_convolution(
 def _larger_first(inputs: Inputs) -> tuple[da.Array, da.Array]:
     """Return the inputs in the precision of the result, the larger one first.
 
+    The other one comes to host memory if the larger one is there.
+
     Raises
     ------
     PlanError
@@ -315,6 +316,8 @@ def _larger_first(inputs: Inputs) -> tuple[da.Array, da.Array]:
     for axis, (n, m) in enumerate(zip(large.shape, small.shape, strict=True)):
         if axis not in inputs.axes and m > n:
             raise PlanError("both arrays are broadcast")
+    if not is_on_gpu(large._meta):
+        small = to_host_memory(small)
     dtype = np.result_type(work_dtype(large.dtype), work_dtype(small.dtype))
     in_precision: list[da.Array] = []
     for array in (large, small):

@@ -5,7 +5,7 @@ One plan has both transforms and the product between them (`planner.operators`):
     x --exchange, rounds--> spectrum, product --rounds, exchange--> filtered
 
 Two plans with a product of blocks between them remain for bands of lazy transfer functions, for
-large ones on GPUs and an input there, and for long axes whose length has no useful split.
+those on several GPUs, and for long axes whose length has no useful split.
 """
 
 import math
@@ -26,6 +26,7 @@ from dask_bigfft.dask_private import is_lazy
 from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_type, raise_invalid
 from dask_bigfft.events import running_client
 from dask_bigfft.gpu.own_gpu import on_own_gpu
+from dask_bigfft.graph.layer import gpus_of
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu
 from dask_bigfft.planner.plan import WHOLE_NBYTES, Plan
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
@@ -127,8 +128,8 @@ def fourier_filter(
         read in the order of the spectrum. So is a dask array if it is not larger than a block,
         which every task then gets as a whole. The blocks of a larger one are exchanged into the
         order of the spectrum, and it may be larger than memory. `dask_bigfft.plan` says which. An
-        array of more than 1 MiB on GPUs multiplies the spectrum of `x` on GPUs between two plans;
-        other arrays on GPUs come to host memory.
+        array on a GPU stays there if `x` is there, too, and comes to host memory if not. With
+        several GPUs a large one multiplies the spectrum between two plans.
     axes : int or sequence of int, optional
         Axes of the transform, all by default.
     s : int or sequence of int, optional
@@ -425,7 +426,7 @@ def _parse_transfer_array(
     if not fits:
         allowed = f"a shape that broadcasts against the spectrum, {tuple(shape)}"
         raise_invalid("transfer", f"shape {multiplier.shape}", allowed)
-    if multiplier.nbytes <= WHOLE_NBYTES or not is_on_gpu(array._meta):
+    if not is_on_gpu(array._meta):
         multiplier = to_host_memory(multiplier)
     missing = len(shape) - multiplier.ndim
     halved = along[-1] if is_real else None
@@ -492,8 +493,8 @@ def planned_filter(
 ) -> PlannedFilter:
     """Return a filter with its plan for an array, given the caller's keywords.
 
-    One plan does it, unless the transfer function is a large array on GPUs, or a lazy one of which
-    a band is kept, or an axis whose length has no useful split does not fit a block.
+    One plan does it, unless the transfer function is a large array on several GPUs, or a lazy one
+    of which a band is kept, or an axis whose length has no useful split does not fit a block.
     """
     plan = None
     reason = _reason_for_two_plans(array, chosen_filter)
@@ -517,8 +518,9 @@ def _reason_for_two_plans(array: da.Array, chosen_filter: Filter) -> str:
         return ""
     if chosen_filter.windows:
         return "a band of a lazy transfer function is kept"
-    if is_on_gpu(transfer.array._meta):
-        return "the transfer function is on GPUs"
+    is_large = transfer.array.nbytes > WHOLE_NBYTES
+    if is_on_gpu(transfer.array._meta) and is_large and gpus_of(array) > 1:
+        return "the transfer function is on several GPUs"
     if type(transfer.array) is not type(array):
         return "the transfer function is an array of another library"
     return ""

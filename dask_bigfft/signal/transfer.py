@@ -9,7 +9,7 @@ natural order.
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -26,8 +26,10 @@ from dask_bigfft.kernels.transfer import (
     LazyTransfer,
     Slices,
     TileTransfer,
+    in_host_memory,
     in_precision,
     indices_of_part,
+    raise_not_finite,
     require_finite,
     values_at,
 )
@@ -341,7 +343,7 @@ class TransferArray:
 
 @dataclass(frozen=True, eq=False)
 class TransferInMemory:
-    """NumPy array that broadcasts against the spectrum in natural order.
+    """NumPy or CuPy array that broadcasts against the spectrum in natural order.
 
     Parameters
     ----------
@@ -360,6 +362,9 @@ class TransferInMemory:
     def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "ArrayOnTile":
         """Return the array at the frequencies of a tile; see `kernels.transfer`."""
         indices = {axis: own.host_indices for axis, own in axes.items()}
+        if is_on_gpu(self.array):
+            near = replace(self, array=np.asarray(self.array, like=like))
+            return ArrayOnTile(near, indices, like)
         return ArrayOnTile(self, indices, like)
 
     def values(self, indices: Mapping[int, Array]) -> Array:
@@ -374,12 +379,6 @@ class TransferInMemory:
             Indices 0 to N - 1 of the frequencies along each axis, and of the elements along axes
             that are not transformed.
         """
-        values = self._in_full(indices)
-        require_finite(values)
-        return values
-
-    def _in_full(self, indices: Mapping[int, Array]) -> Array:
-        """Return the values at frequencies of either sign."""
         halved = self.halved
         if halved is None:
             return values_at(self.array, indices)
@@ -394,11 +393,13 @@ class TransferInMemory:
         opposite[halved] = length - index[is_negative]
         mirrored = np.conj(values_at(self.array, opposite))
         given = values_at(self.array, {**indices, halved: index[~is_negative]})
-        shape = (*given.shape[:halved], index.size, *given.shape[halved + 1 :])
-        values = np.empty(shape, given.dtype)
-        by_frequency = np.moveaxis(values, halved, 0)
-        by_frequency[is_negative] = np.moveaxis(mirrored, halved, 0)
-        by_frequency[~is_negative] = np.moveaxis(given, halved, 0)
+        places = is_negative.astype(np.int64)
+        if self.array.shape[halved] > 1:
+            behind_given = given.shape[halved]
+            places[~is_negative] = np.arange(behind_given)
+            places[is_negative] = np.arange(behind_given, index.size)
+        both: Array = np.concatenate([given, mirrored], halved)
+        values: Array = both.take(np.asarray(places, like=both), halved)
         return values
 
 
@@ -414,18 +415,30 @@ class ArrayOnTile(TileTransfer):
         Indices of the frequencies along each axis.
     like : array
         Array on the device of the tile.
+    unchecked : list
+        Whether values on a device are finite, which is not waited for before `require_finite`.
     """
 
     transfer: TransferInMemory
     indices: Mapping[int, Array]
     like: Array
+    unchecked: list[Any] = field(default_factory=list)
 
     def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
         """Return the values in a part of the spectrum of the tile; see `kernels.transfer`."""
-        own_indices = indices_of_part(self.indices, part)
-        values = in_precision(self.transfer.values(own_indices), dtype)
-        on_device: Array = np.asarray(values, like=self.like)
+        values = self.transfer.values(indices_of_part(self.indices, part))
+        if is_on_gpu(values):
+            self.unchecked.append(np.isfinite(values).all())
+        else:
+            require_finite(values)
+        on_device: Array = np.asarray(in_precision(values, dtype), like=self.like)
         return on_device
+
+    def require_finite(self) -> None:
+        """Wait for the device, and raise an error if values are not finite."""
+        while self.unchecked:
+            if not bool(self.unchecked.pop()):
+                raise_not_finite()
 
 
 def try_function(transfer: TransferFunction, ndim: int, real: bool) -> None:

@@ -182,6 +182,10 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
     def astype(self, dtype, copy=True):
         return CardArray.of(self._values.astype(dtype, copy=copy))
 
+    def take(self, places, axis):
+        assert not isinstance(places, np.ndarray)
+        return CardArray.of(self._values.take(places._values, axis))
+
     def fill(self, value):
         self._values.fill(value)
 

@@ -189,8 +189,8 @@ class ExpressionOnTile(TileTransfer):
     indices: Mapping[int, Array]
     like: Array
 
-    def multiply(self, spectrum: Array, part: Slices) -> None:
-        """Replace a part of the spectrum of the tile, in place, by the value of the expression."""
+    def multiply(self, spectrum: Array, part: Slices, out: Array) -> None:
+        """Write the value of the expression for a part of the spectrum of the tile to `out`."""
         expression = self.expression
         indices = indices_of_part(self.indices, part)
         values = spectrum[part]
@@ -199,13 +199,13 @@ class ExpressionOnTile(TileTransfer):
         is_negative = self._is_negative(indices)
         if is_negative is None:
             factors = self._factors(indices)
-            spectrum[part] = expression.value(values, factors)
+            out[part] = expression.value(values, factors)
             return
         on_device = np.asarray(is_negative, like=self.like)
         factors = self._factors_of_both_signs(indices, is_negative)
         values = np.where(on_device, np.conj(values), values)
         value = expression.value(values, factors)
-        spectrum[part] = np.where(on_device, np.conj(value), value)
+        out[part] = np.where(on_device, np.conj(value), value)
 
     def _is_negative(self, indices: Mapping[int, Array]) -> Array | None:
         """Return whether frequencies along the halved axis are negative; None if none is."""

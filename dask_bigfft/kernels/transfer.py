@@ -31,24 +31,46 @@ class AxisOnTile:
 
     Parameters
     ----------
-    indices : ndarray
-        Indices 0 to N - 1 of the frequencies, or of the elements if the axis is not transformed, as
-        int64. They have the axes of the spectrum and are broadcast along all but this one. Long
-        ones are on the device of the tile, others in host memory. Outside of a band they are
-        replaced by the first index of the band.
+    shape : tuple of int
+        Shape of `indices`: as many axes as the spectrum has, with length 1 but for this one.
     middle : int or None
         Place of the index N/2 along the axis, where the tile has it and N is even.
+    values : ndarray, optional
+        The indices, where they are known as an array.
     is_in_band : ndarray, optional
         Whether each frequency is in the band of the product, in the shape of `indices`; None if
         there is no band.
     place_index : PlaceIndex, optional
-        The indices by the digits of their places; None where they are known as an array alone.
+        The indices by the digits of their places, where they are not known as an array.
+    like : array, optional
+        Array on the device of long indices.
     """
 
-    indices: Array
+    shape: Block
     middle: int | None
+    values: Array | None = None
     is_in_band: Array | None = None
     place_index: PlaceIndex | None = None
+    like: Array | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of frequencies."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def indices(self) -> Array:
+        """Indices 0 to N - 1 of the frequencies, or of elements of an axis that stays, as int64.
+
+        They have the axes of the spectrum and are broadcast along all but this one. Long ones are
+        on the device of the tile, others in host memory. Outside of a band they are replaced by the
+        first index of the band.
+        """
+        if self.values is not None:
+            return self.values
+        assert self.place_index is not None
+        table = self.place_index.table(like=self.like if self.size >= LONG else None)
+        return table.reshape(self.shape)
 
     @property
     def host_indices(self) -> Array:
@@ -78,10 +100,13 @@ class TileTransfer:
         """
         raise NotImplementedError
 
-    def multiply(self, spectrum: Array, part: Slices) -> None:
-        """Multiply a part of the spectrum of the tile, in place."""
+    def multiply(self, spectrum: Array, part: Slices, out: Array) -> None:
+        """Multiply a part of the spectrum of the tile.
+
+        The product is the same part of `out`, which may be the spectrum.
+        """
         values = self.values(part, spectrum.dtype)
-        np.multiply(spectrum[part], values, out=spectrum[part])
+        np.multiply(spectrum[part], values, out=out[part])
 
     def require_finite(self) -> None:
         """Wait for a device, and raise an error if values there were not finite.
@@ -179,7 +204,7 @@ class BoundTransfer:
             if _is_outside_bands(is_in_bands, part):
                 spectrum[part] = 0
             else:
-                tile_transfer.multiply(spectrum, part)
+                tile_transfer.multiply(spectrum, part, out=spectrum)
         for is_in_band in is_in_bands.values():
             np.copyto(spectrum, 0, where=np.asarray(~is_in_band, like=spectrum))
         is_copy = not tile.flags.c_contiguous and not np.may_share_memory(spectrum, tile)
@@ -202,21 +227,20 @@ class BoundTransfer:
             self.origin[dims],
             shape,
         )
-        is_long = math.prod(shape) >= LONG
-        table = place_index.table(like=tile if is_long else None)
         broadcast = [1] * (len(first_dims) - 1)
-        broadcast[axis] = -1
-        indices = table.reshape(broadcast)
+        broadcast[axis] = math.prod(shape)
         middle = None
         if frequencies.length % 2 == 0:
             middle = place_index.place_of(frequencies.length // 2)
+        on_tile = AxisOnTile(tuple(broadcast), middle, place_index=place_index, like=tile)
         band = frequencies.band
         if band is None:
-            return AxisOnTile(indices, middle, place_index=place_index)
-        is_in_band = band.contains(indices)
+            return on_tile
+        is_in_band = band.contains(on_tile.indices)
         if not band.contains(np.array(frequencies.length // 2)):
             middle = None
-        return AxisOnTile(np.where(is_in_band, indices, band.start), middle, is_in_band)
+        values = np.where(is_in_band, on_tile.indices, band.start)
+        return AxisOnTile(on_tile.shape, middle, values, is_in_band)
 
 
 def _is_outside_bands(is_in_bands: Mapping[int, Array], part: Slices) -> bool:
@@ -258,7 +282,7 @@ class OwnSpectrum:
 
     def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "OwnTile":
         """Return the values of a tile of the spectrum."""
-        shape = [axes[axis].indices.size for axis in sorted(axes)]
+        shape = [axes[axis].size for axis in sorted(axes)]
         return OwnTile(like.reshape(shape), self)
 
 
@@ -336,7 +360,7 @@ class TransferBlock:
         layout = self.layout.axes[axis]
         stage = max(digit.stage for digit in layout.digits)
         block_index = axis_index(layout, self.block[axis], stage)
-        size = on_tile.indices.size
+        size = on_tile.size
         tile_index = on_tile.place_index
         if tile_index is not None:
             first = block_index.place_of(tile_index.first_value())

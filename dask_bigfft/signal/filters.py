@@ -27,6 +27,7 @@ from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_type, raise_i
 from dask_bigfft.events import running_client
 from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.graph.layer import gpus_of
+from dask_bigfft.kernels.transfer import in_precision
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu
 from dask_bigfft.planner.plan import WHOLE_NBYTES, Plan
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
@@ -629,9 +630,10 @@ def _times_function(
     with phase.measured(block.nbytes):
         tile_axes = {axis.axis: axis.on_tile(block_id, block) for axis in axes}
         on_tile = transfer.on_tile(tile_axes, like=block)
-        product = _product(block, on_tile.values((slice(None),) * block.ndim, block.dtype))
+        out = allocate_like(block, block.shape, block.dtype)
+        on_tile.multiply(block, (slice(None),) * block.ndim, out)
         on_tile.require_finite()
-        return product
+        return out
 
 
 @on_own_gpu
@@ -645,12 +647,5 @@ def _times_array(
     with phase.measured(block.nbytes):
         if not bool(np.all(np.isfinite(values))):
             raise_invalid("transfer", f"block {block_id} of the array", "finite values")
-        return _product(block, values)
-
-
-def _product(block: Array, values: Array) -> Array:
-    """Return a block times values that are cast to its precision."""
-    real_dtype = block.real.dtype
-    dtype = block.dtype if values.dtype.kind == "c" else real_dtype
-    out = allocate_like(block, block.shape, block.dtype)
-    return cast(Array, np.multiply(block, values.astype(dtype, copy=False), out=out))
+        out = allocate_like(block, block.shape, block.dtype)
+        return cast(Array, np.multiply(block, in_precision(values, block.dtype), out=out))

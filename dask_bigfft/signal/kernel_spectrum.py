@@ -33,6 +33,7 @@ from dask_bigfft.kernels.transfer import (
     Slices,
     TileTransfer,
     broadcast_part,
+    in_host_memory,
 )
 from dask_bigfft.kernels.twiddle import twiddle, unit_roots
 from dask_bigfft.kernels.views import is_on_gpu
@@ -300,12 +301,12 @@ class KernelSpectrum:
         if self.array.dtype.kind != "c":
             dtype = np.empty(0, dtype).real.dtype
         samples = self.array.astype(dtype, copy=False)
-        phases = [size * axes[axis].indices.size for axis, size in enumerate(samples.shape)]
+        phases = [size * axes[axis].size for axis, size in enumerate(samples.shape)]
         if is_on_gpu(like) and max(phases) <= MOST_PHASES:
             on_device = np.asarray(samples, like=like)
             return KernelOnTile(self, on_device, axes, in_samples=True)
         indices = {axis: own.host_indices for axis, own in axes.items()}
-        spectrum = np.asarray(self._spectrum(samples, indices), like=like)
+        spectrum = np.asarray(self._spectrum(in_host_memory(samples), indices), like=like)
         return KernelOnTile(self, spectrum, axes, in_samples=False)
 
     def _spectrum(self, samples: Array, indices: Mapping[int, Array]) -> Array:

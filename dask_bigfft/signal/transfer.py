@@ -21,6 +21,8 @@ from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import functions_of
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
 from dask_bigfft.gpu.cuda import passed_by_kernel
+from dask_bigfft.gpu.transfer_kernels import CheckedProducts
+from dask_bigfft.gpu.transfer_kernels import frequencies as frequencies_on_gpu
 from dask_bigfft.kernels.transfer import (
     AxisOnTile,
     LazyTransfer,
@@ -140,7 +142,8 @@ class TransferFunction:
 class FunctionOnTile(TileTransfer):
     """Values of a `TransferFunction` at the frequencies of a tile.
 
-    No value of a device is waited for before `require_finite`.
+    On a GPU the frequencies are computed there, and values are checked as they are multiplied. No
+    value is waited for before `require_finite`.
 
     Parameters
     ----------
@@ -161,8 +164,9 @@ class FunctionOnTile(TileTransfer):
         self.transfer = transfer
         self.axes = axes
         self.like = like
-        #: Whether values on a device are finite, and the frequencies that they are at.
-        self._unchecked: list[tuple[Any, Sequence[Array]]] = []
+        self._products = CheckedProducts()
+        #: Parts of the tile that were multiplied on a GPU.
+        self._parts: list[Slices] = []
         #: Host memory of frequencies that a device reads.
         self._sources: list[Any] = []
         #: The last frequencies of each argument, and the slice of them; inner ones often repeat.
@@ -172,40 +176,71 @@ class FunctionOnTile(TileTransfer):
         """Return the values in a part of the spectrum of the tile; see `kernels.transfer`.
 
         Those at N/2 are the means over both signs, if the function is balanced. A single call of
-        the function has both: on a device the launches of another one take longer than its work.
+        the function has both.
 
         Raises
         ------
         ArgumentError, ArgumentTypeError
-            For values in host memory that are not finite; for values that are no numbers.
+            For values that are not finite; for values that are no numbers.
         """
-        frequencies: list[Array] = []
-        middles: list[tuple[int, int]] = []
-        for position, axis in enumerate(self.transfer.axes):
-            start, stop, _ = part[axis].indices(self.axes[axis].indices.size)
-            middle = self._middle(axis, start, stop)
-            if middle is not None:
-                middles.append((axis, middle))
-            frequencies.append(self._frequencies(position, slice(start, stop), middle))
-        values = in_precision(self._at(frequencies), dtype, copy=bool(middles))
-        for axis, middle in reversed(middles):
+        middles = self._middles(part)
+        values = self.transfer.at(self._frequencies_of_part(part, middles))
+        values = in_precision(values, dtype, copy=bool(middles))
+        for axis, middle in reversed(middles.items()):
             if values.shape[axis] > 1:
                 values = _mean_over_signs(values, axis, middle)
         return values
 
+    def multiply(self, spectrum: Array, part: Slices, out: Array) -> None:
+        """Multiply a part of the spectrum of the tile; see `kernels.transfer`."""
+        if not is_on_gpu(self.like):
+            super().multiply(spectrum, part, out)
+            return
+        middles = self._middles(part)
+        frequencies = self._frequencies_of_part(part, middles)
+        values = self.transfer.unchecked(frequencies)
+        if self.transfer.at_zero is not None:
+            is_zero = reduce(np.logical_and, [frequency == 0 for frequency in frequencies])
+            values = np.where(is_zero, self.transfer.at_zero, values)
+        self._products.multiply(
+            values,
+            spectrum[part],
+            out[part],
+            {axis: middle for axis, middle in middles.items() if values.shape[axis] > 1},
+        )
+        self._parts.append(part)
+
     def require_finite(self) -> None:
         """Wait for the device, and raise an error with the first frequency of a wrong value."""
-        while self._unchecked:
-            is_finite, frequencies = self._unchecked.pop()
-            if not bool(is_finite):
-                self.transfer.at(frequencies)
+        if not self._products.are_finite():
+            for part in self._parts:
+                self.transfer.at(self._frequencies_of_part(part, self._middles(part)))
+        self._parts.clear()
 
-    def _middle(self, axis: int, start: int, stop: int) -> int | None:
-        """Return the place of N/2 in a part of an axis, if it is there and has to be balanced."""
-        middle = self.axes[axis].middle
-        if middle is None or not self.transfer.balanced or not start <= middle < stop:
-            return None
-        return middle - start
+    def _middles(self, part: Slices) -> dict[int, int]:
+        """Return the place of N/2 in a part, for each axis where it is there and is balanced."""
+        middles: dict[int, int] = {}
+        for axis in self.transfer.axes:
+            own = self.axes[axis]
+            start, stop, _ = part[axis].indices(own.size)
+            is_here = own.middle is not None and start <= own.middle < stop
+            if is_here and self.transfer.balanced:
+                assert own.middle is not None
+                middles[axis] = own.middle - start
+        return middles
+
+    def _frequencies_of_part(self, part: Slices, middles: Mapping[int, int]) -> list[Array]:
+        """Return the frequencies of each argument in a part.
+
+        Along an axis with a middle the one there is appended with the opposite sign.
+        """
+        frequencies: list[Array] = []
+        for position, axis in enumerate(self.transfer.axes):
+            start, stop, _ = part[axis].indices(self.axes[axis].size)
+            frequencies.append(
+                self._frequencies(position, slice(start, stop), middles.get(axis)),
+            )
+        return frequencies
 
     def _frequencies(self, position: int, cut: slice, middle: int | None) -> Array:
         """Return the frequencies in a part of an axis, and the one at `middle` with opposite sign.
@@ -223,29 +258,47 @@ class FunctionOnTile(TileTransfer):
         if last is not None and last_cut == cut:
             return last
         axis = self.transfer.axes[position]
+        own = self.axes[axis]
         length = self.transfer.lengths[position]
+        step = 1.0 / (length * self.transfer.spacing[position])
+        if is_on_gpu(self.like) and own.place_index is not None:
+            values = frequencies_on_gpu(
+                own.place_index,
+                cut,
+                length,
+                step,
+                middle,
+            )
+            shape = [1] * len(own.shape)
+            shape[axis] = -1
+            frequencies: Array = values.reshape(shape)
+        else:
+            frequencies = self._frequencies_of_array(axis, cut, length, step, middle)
+        self._last[position] = (cut, frequencies)
+        return frequencies
+
+    def _frequencies_of_array(
+        self,
+        axis: int,
+        cut: slice,
+        length: int,
+        step: float,
+        middle: int | None,
+    ) -> Array:
+        """Return the frequencies in a part of an axis from an array of its indices.
+
+        Parameters are those of `_frequencies`, and the difference of two frequencies.
+        """
         index = self.axes[axis].indices[_along(axis, cut)]
         signed = np.where(index >= (length + 1) // 2, index - length, index)
         if middle is not None:
             opposite = -signed[_along(axis, slice(middle, middle + 1))]
             signed = np.concatenate([signed, opposite], axis)
-        frequencies: Array = signed * (1.0 / (length * self.transfer.spacing[position]))
-        if isinstance(frequencies, np.ndarray) and not isinstance(self.like, np.ndarray):
+        frequencies: Array = signed * step
+        if isinstance(frequencies, np.ndarray) and is_on_gpu(self.like):
             frequencies, source = passed_by_kernel(frequencies)
             self._sources.append(source)
-        self._last[position] = (cut, frequencies)
         return frequencies
-
-    def _at(self, frequencies: Sequence[Array]) -> Array:
-        """Return the values at some frequencies, which are checked now or in the end."""
-        if isinstance(self.like, np.ndarray):
-            return self.transfer.at(frequencies)
-        values = self.transfer.unchecked(frequencies)
-        if self.transfer.at_zero is not None:
-            is_zero = reduce(np.logical_and, [frequency == 0 for frequency in frequencies])
-            values = np.where(is_zero, self.transfer.at_zero, values)
-        self._unchecked.append((np.isfinite(values).all(), frequencies))
-        return values
 
 
 def _mean_over_signs(values: Array, axis: int, place: int) -> Array:
@@ -415,30 +468,34 @@ class ArrayOnTile(TileTransfer):
         Indices of the frequencies along each axis.
     like : array
         Array on the device of the tile.
-    unchecked : list
-        Whether values on a device are finite, which is not waited for before `require_finite`.
+    products : CheckedProducts
+        Products with values on a GPU, which are not waited for before `require_finite`.
     """
 
     transfer: TransferInMemory
     indices: Mapping[int, Array]
     like: Array
-    unchecked: list[Any] = field(default_factory=list)
+    products: CheckedProducts = field(default_factory=CheckedProducts)
 
     def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
         """Return the values in a part of the spectrum of the tile; see `kernels.transfer`."""
         values = self.transfer.values(indices_of_part(self.indices, part))
-        if is_on_gpu(values):
-            self.unchecked.append(np.isfinite(values).all())
-        else:
-            require_finite(values)
+        require_finite(values)
         on_device: Array = np.asarray(in_precision(values, dtype), like=self.like)
         return on_device
 
+    def multiply(self, spectrum: Array, part: Slices, out: Array) -> None:
+        """Multiply a part of the spectrum of the tile; see `kernels.transfer`."""
+        if not is_on_gpu(self.transfer.array):
+            super().multiply(spectrum, part, out)
+            return
+        values = self.transfer.values(indices_of_part(self.indices, part))
+        self.products.multiply(values, spectrum[part], out[part], {})
+
     def require_finite(self) -> None:
         """Wait for the device, and raise an error if values are not finite."""
-        while self.unchecked:
-            if not bool(self.unchecked.pop()):
-                raise_not_finite()
+        if not self.products.are_finite():
+            raise_not_finite()
 
 
 def try_function(transfer: TransferFunction, ndim: int, real: bool) -> None:

@@ -271,7 +271,8 @@ class SpectrumAxis:
         index = self.index(block, np.empty(0))
         middles = np.flatnonzero(2 * np.abs(index.ravel()) == self.length)
         middle = int(middles[0]) if middles.size else None
-        return AxisOnTile(np.asarray(index % self.length, like=like), middle)
+        values = np.asarray(index % self.length, like=like)
+        return AxisOnTile(values.shape, middle, values)
 
     def weights(self, block: tuple[int, ...], like: Any) -> Any:
         """Return the multiplicity of each frequency of `index` in the full spectrum."""

@@ -1,0 +1,332 @@
+"""CUDA kernels of products with transfer functions: frequencies, and values that must be finite.
+
+Each is one pass over the GPU's memory and one launch. Array functions of CuPy would take a dozen of
+each for the same numbers.
+
+The source text depends only on the structure, as in `kernels`. Functions launch in the current
+stream.
+"""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_bigfft.gpu import kernels
+from dask_bigfft.gpu.cuda import cupy
+from dask_bigfft.gpu.kernels import AT_A_TIME, GRID, KERNEL, SHARED, THREADS
+from dask_bigfft.kernels.indices import PlaceIndex
+
+#: Types of numbers in kernels, by the characters of their dtypes.
+_TYPES = {
+    "f": "float",
+    "d": "double",
+    "F": "float2",
+    "D": "double2",
+}
+
+#: Numbers from which indices need 64 bits.
+_WIDE = 1 << 31
+
+#: Threads that read neighbouring elements at once.
+WARP = 32
+
+
+# --- frequencies --------------------------------------------------------------------------------
+
+
+class _TermForm(NamedTuple):
+    """Operations of a term of an index: its dimension, and whether it needs each operation."""
+
+    dim: int
+    is_shifted: bool
+    is_divided: bool
+    is_reduced: bool
+
+
+def frequencies(
+    index: PlaceIndex,
+    part: slice,
+    length: int,
+    step: float,
+    middle: int | None,
+) -> Any:
+    """Return the frequencies at some places of an axis of a tile, as a CuPy array.
+
+    Parameters
+    ----------
+    index : PlaceIndex
+        Indices 0 to N - 1 of the frequencies.
+    part : slice
+        Places in the axis of the tile, in C order.
+    length : int
+        Length N of the transform.
+    step : float
+        Difference of two frequencies.
+    middle : int, optional
+        Place in the part whose frequency is appended with the opposite sign.
+    """
+    count = part.stop - part.start
+    size = count + (middle is not None)
+    values = cupy().empty(size, np.float64)
+    opposite = 0 if middle is None else part.start + middle
+    forms: list[_TermForm] = []
+    numbers: list[int] = [size, count, part.start, opposite, length, *index.shape]
+    for term in index.terms:
+        dim = term.dim - index.first_dim
+        first = index.origin[dim]
+        end = term.size if term.offset else first + index.shape[dim]
+        is_reduced = end > term.divisor * term.modulus
+        forms.append(_TermForm(dim, bool(term.offset), term.divisor > 1, is_reduced))
+        numbers += [first, term.stride]
+        if term.offset:
+            numbers += [term.offset, term.size]
+        if term.divisor > 1:
+            numbers.append(term.divisor)
+        if is_reduced:
+            numbers.append(term.modulus)
+    is_wide = 2 * max(numbers) >= _WIDE
+    source = _frequency_source(len(index.shape), tuple(forms), "u64" if is_wide else "u32")
+    kind = np.uint64 if is_wide else np.uint32
+    arguments = (np.uint64(values.data.ptr), np.float64(step), *map(kind, numbers))
+    blocks = max(1, min(GRID, -(-size // (AT_A_TIME * THREADS))))
+    kernels.kernel(source)((blocks,), (THREADS,), arguments)
+    return values
+
+
+@functools.lru_cache(maxsize=256)
+def _frequency_source(ndim: int, forms: Sequence[_TermForm], kind: str) -> str:
+    """Return the source of the kernel for an index of some dimensions and terms.
+
+    Parameters
+    ----------
+    ndim : int
+        Number of dimensions of the axis.
+    forms : sequence of _TermForm
+        The terms.
+    kind : {"u32", "u64"}
+        Type of all indices.
+    """
+    names = ["size", "count", "start", "opposite", "length"]
+    names += [f"n{dim}" for dim in range(ndim)]
+    sums: list[str] = []
+    for number, form in enumerate(forms):
+        names += [f"first{number}", f"stride{number}"]
+        digit = f"(first{number} + i{form.dim})"
+        if form.is_shifted:
+            names += [f"offset{number}", f"size{number}"]
+            digit = f"(({digit} + offset{number}) % size{number})"
+        if form.is_divided:
+            names.append(f"divisor{number}")
+            digit = f"({digit} / divisor{number})"
+        if form.is_reduced:
+            names.append(f"modulus{number}")
+            digit = f"({digit} % modulus{number})"
+        sums.append(f"{digit} * stride{number}")
+    parameters = ", ".join(f"{kind} {name}" for name in names)
+    digits = "\n".join(
+        f"    const {kind} i{dim} = rest % n{dim}; rest /= n{dim};"
+        for dim in reversed(range(1, ndim))
+    )
+    return f"""{SHARED}
+extern "C" __global__ void {KERNEL}(double* to, double step, {parameters}) {{
+for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < size;
+     i += (u64)gridDim.x * blockDim.x) {{
+    const bool is_opposite = i >= count;
+    {kind} rest = is_opposite ? opposite : start + ({kind})i;
+{digits}
+    const {kind} i0 = rest;
+    const {kind} k = {" + ".join(sums) or "0"};
+    const long long cycles = k >= (length + 1) / 2 ? (long long)k - (long long)length : (long long)k;
+    to[i] = (double)cycles * (is_opposite ? -step : step);
+}}
+}}
+"""
+
+
+# --- products -----------------------------------------------------------------------------------
+
+
+class CheckedProducts:
+    """Products of a spectrum on a GPU with values, which are checked as they are multiplied."""
+
+    def __init__(self) -> None:
+        #: Number 1 on the GPU if a value was not finite; None before the first product.
+        self._has_wrong: Any = None
+
+    def multiply(
+        self,
+        values: Any,
+        spectrum: Any,
+        out: Any,
+        middles: Mapping[int, int],
+    ) -> None:
+        """Enqueue the product of values in the precision of a spectrum with it.
+
+        Parameters
+        ----------
+        values : cupy.ndarray
+            Real or complex. They broadcast against the spectrum.
+        spectrum, out : cupy.ndarray
+            The spectrum and the product, which may be the same array.
+        middles : mapping of int to int
+            Places along axes for which the mean of the value there and of the last one is taken.
+            Along these axes there is one value more than the spectrum has.
+        """
+        if not spectrum.size:
+            return
+        if self._has_wrong is None:
+            self._has_wrong = cupy().zeros(1, np.uint8)
+        if values.dtype.char not in _TYPES:
+            values = values.astype(np.float64)
+        _multiply(values, spectrum, out, middles, self._has_wrong)
+
+    def are_finite(self) -> bool:
+        """Wait for the GPU, and return whether all values so far were finite."""
+        return self._has_wrong is None or not bool(self._has_wrong)
+
+
+def _multiply(
+    values: Any,
+    spectrum: Any,
+    out: Any,
+    middles: Mapping[int, int],
+    has_wrong: Any,
+) -> None:
+    """Enqueue a product; see `CheckedProducts`."""
+    row_count = math.prod(spectrum.shape[:-1])
+    width = spectrum.shape[-1]
+    # Many rows have a warp each, so that few threads are idle at their ends.
+    lanes = WARP if row_count > GRID else THREADS
+    lanes = min(lanes, 1 << (width - 1).bit_length())
+    lines = THREADS // lanes
+    numbers: list[Any] = [np.uint64(row_count), np.uint32(lanes)]
+    for axis, length in enumerate(spectrum.shape):
+        is_constant = values.shape[axis] == 1
+        numbers.append(np.uint64(length))
+        numbers.append(np.int64(0 if is_constant else values.strides[axis] // values.itemsize))
+        numbers.append(np.int64(spectrum.strides[axis] // spectrum.itemsize))
+        numbers.append(np.int64(out.strides[axis] // out.itemsize))
+        if axis in middles:
+            numbers.append(np.uint64(middles[axis]))
+    source = _product_source(
+        _TYPES[values.dtype.char],
+        _TYPES[spectrum.dtype.char],
+        spectrum.ndim,
+        tuple(sorted(middles)),
+        "u32" if max(row_count, width) < _WIDE else "u64",
+    )
+    columns = max(1, min(GRID, -(-width // (AT_A_TIME * lanes))))
+    grid = (columns, max(1, min(GRID // columns, -(-row_count // lines))))
+    addresses = [np.uint64(array.data.ptr) for array in (values, spectrum, out, has_wrong)]
+    kernels.kernel(source)(grid, (THREADS,), (*addresses, *numbers))
+
+
+@functools.lru_cache(maxsize=256)
+def _product_source(
+    value_type: str,
+    spectrum_type: str,
+    ndim: int,
+    middle_axes: Sequence[int],
+    kind: str,
+) -> str:
+    """Return the source of the kernel for a product.
+
+    Parameters
+    ----------
+    value_type, spectrum_type : str
+        Types of the values and of the spectrum.
+    ndim : int
+        Number of axes.
+    middle_axes : sequence of int
+        Axes with a place whose value is a mean.
+    kind : {"u32", "u64"}
+        Type of indices.
+    """
+    parameters = [f"const {value_type}* values", f"const {spectrum_type}* from"]
+    parameters += [f"{spectrum_type}* to", "unsigned char* has_wrong", "u64 rows", "u32 lanes"]
+    for axis in range(ndim):
+        parameters += [f"u64 n{axis}", f"long long v{axis}"]
+        parameters += [f"long long s{axis}", f"long long t{axis}"]
+        if axis in middle_axes:
+            parameters.append(f"u64 middle{axis}")
+    last = ndim - 1
+    digits: list[str] = []
+    for axis in reversed(range(1, last)):
+        digits.append(f"    const {kind} i{axis} = rest % ({kind})n{axis}; rest /= ({kind})n{axis};")
+    if last:
+        digits.append(f"    const {kind} i0 = rest;")
+    source_row, out_row = (
+        " + ".join(f"(long long)i{axis} * {side}{axis}" for axis in range(last)) or "0"
+        for side in "st"
+    )
+    is_complex = value_type.endswith("2")
+    real = "float" if spectrum_type == "float2" else "double"
+    return f"""{SHARED}
+extern "C" __global__ void {KERNEL}({", ".join(parameters)}) {{
+const u32 lane = threadIdx.x % lanes, line = threadIdx.x / lanes, lines = blockDim.x / lanes;
+bool is_wrong = false;
+for (u64 row = (u64)blockIdx.y * lines + line; row < rows; row += (u64)gridDim.y * lines) {{
+    {kind} rest = ({kind})row;
+{chr(10).join(digits)}
+    const {spectrum_type}* row_from = from + ({source_row});
+    {spectrum_type}* row_to = to + ({out_row});
+    for ({kind} i{last} = ({kind})blockIdx.x * lanes + lane; i{last} < n{last};
+         i{last} += gridDim.x * lanes) {{
+        const {spectrum_type} x = __ldcs(row_from + (long long)i{last} * s{last});
+{_value_statements(value_type, ndim, middle_axes)}
+        {spectrum_type} y;
+        {_product_statements(is_complex, real)}
+        __stcs(row_to + (long long)i{last} * t{last}, y);
+    }}
+}}
+if (is_wrong) *has_wrong = 1;
+}}
+"""
+
+
+def _value_statements(value_type: str, ndim: int, middle_axes: Sequence[int]) -> str:
+    """Return the statements that compute the value `h` of a transfer function and check it.
+
+    It is the mean of all values that have the middle or the last place along each middle axis.
+    """
+    is_complex = value_type.endswith("2")
+    counts = [f"        const int c{a} = i{a} == middle{a} ? 2 : 1;" for a in middle_axes]
+    loops = [f"        for (int a{a} = 0; a{a} < c{a}; a{a}++)" for a in middle_axes]
+    places: list[str] = []
+    for axis in range(ndim):
+        index = f"i{axis}"
+        if axis in middle_axes:
+            index = f"(a{axis} ? n{axis} : i{axis})"
+        places.append(f"(long long){index} * v{axis}")
+    count = " * ".join(f"c{axis}" for axis in middle_axes)
+    check = "isfinite(value.x) && isfinite(value.y)" if is_complex else "isfinite(value)"
+    add = "h.x += value.x; h.y += value.y;" if is_complex else "h += value;"
+    mean = ""
+    if middle_axes:
+        mean = f"if ({count} > 1) "
+        mean += f"{{ h.x /= {count}; h.y /= {count}; }}" if is_complex else f"h /= {count};"
+    lines = [
+        "        double2 h; h.x = 0; h.y = 0;" if is_complex else "        double h = 0;",
+        *counts,
+        *loops,
+        "        {",
+        f"            const {value_type} value = values[{' + '.join(places)}];",
+        f"            is_wrong |= !({check});",
+        f"            {add}",
+        "        }",
+        f"        {mean}",
+    ]
+    return "\n".join(lines)
+
+
+def _product_statements(is_complex: bool, real: str) -> str:
+    """Return the statements that multiply `x` by `h` in the precision of the spectrum."""
+    if not is_complex:
+        return f"const {real} w = ({real})h; y.x = x.x * w; y.y = x.y * w;"
+    return (
+        f"const {real} a = ({real})h.x, b = ({real})h.y; "
+        "y.x = x.x * a - x.y * b; y.y = x.x * b + x.y * a;"
+    )

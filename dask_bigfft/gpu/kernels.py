@@ -15,7 +15,7 @@ Functions take addresses and launch in the current stream.
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +41,10 @@ AT_A_TIME = 4
 
 #: Grid size of a kernel on device memory, enough to fill any GPU.
 GRID = 132 * 16
+
+#: Number of calls of kernels whose sources and numbers are kept. Making them takes longer than a
+#: launch.
+MAX_CALLS = 4096
 
 #: Compiler options of all sources.
 OPTIONS = ("--std=c++17", "-device-int128")
@@ -157,21 +161,15 @@ class _Kernel:
         Dimensions of the loop, one index each; axes of length 1 are in none.
     itemsize : int
         Bytes of an element.
-    ends : (int, int)
-        Addresses of the first source and target element.
     by : Multiply or Product or None
         The factors; None copies bits.
-    other : int
-        Address of the other array of a `Product`.
     """
 
     def __init__(
         self,
         dims: Sequence[Dim],
         itemsize: int,
-        ends: tuple[int, int],
         by: Multiply | Product | None,
-        other: int = 0,
     ) -> None:
         self.by = by
         self.unit = _UNITS[itemsize]
@@ -184,9 +182,9 @@ class _Kernel:
         self.numbers = list[Any]()
         if by is not None:
             self.unit = "double2" if itemsize == 16 else "float2"
-            self._multiplies(by, [axes for *_, axes in dims], other)
-        self.add(f"const {self.unit}*", "from", ends[0])
-        self.add(f"{self.unit}*", "to", ends[1])
+            self._multiplies(by, [axes for *_, axes in dims])
+        self.add(f"const {self.unit}*", "from", 0)
+        self.add(f"{self.unit}*", "to", 0)
 
     def add(self, kind: str, name: str, number: float) -> str:
         """Add a parameter, and return its name."""
@@ -206,18 +204,19 @@ class _Kernel:
         )
         return source, target
 
-    def launch(self, body: str, grid: tuple[int, ...]) -> None:
-        """Launch the kernel in the current stream, compiled at first use."""
+    def call(self, body: str, grid: tuple[int, ...]) -> "_Call":
+        """Return a call of the kernel."""
         head = f'extern "C" __global__ void {KERNEL}({", ".join(self.parameters)})'
         source = f"{SHARED}{self.functions}\n{head} {{{body}}}"
-        kernel(source)(grid, (THREADS,), tuple(self.numbers))
+        names = [parameter.split()[-1] for parameter in self.parameters]
+        return _Call(source, grid, tuple(self.numbers), tuple(names))
 
-    def _multiplies(self, by: Multiply | Product, groups: Sequence[Any], other: int) -> None:
+    def _multiplies(self, by: Multiply | Product, groups: Sequence[Any]) -> None:
         """Generate the source that applies the factors."""
         if isinstance(by, Product):
             conjugate = False
             factored = True
-            statements = self._product(by, other)
+            statements = self._product(by)
         else:
             conjugate = by.conjugate
             factored = bool(by.factors)
@@ -345,9 +344,9 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
             lines.append(f"    w = times(w, turn({turns}, 4, 1.0));")
         return lines
 
-    def _product(self, by: Product, other: int) -> str:
+    def _product(self, by: Product) -> str:
         """Return the statements that read `w` from another array."""
-        name = self.add(f"const {self.unit}*", "other", other)
+        name = self.add(f"const {self.unit}*", "other", 0)
         place = "0"
         for dim, n in enumerate(by.other):
             if n != 1:
@@ -369,6 +368,36 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
     def value(self, weight: str) -> str:
         """Return the expression of the stored element `u`, given its factor."""
         return "value[u]" if self.by is None else f"weighted(value[u], {weight})"
+
+
+class _Call(NamedTuple):
+    """Call of a kernel, without the addresses of its arrays.
+
+    Parameters
+    ----------
+    source : str
+        Source of the kernel.
+    grid : tuple of int
+        Size of the grid.
+    numbers : tuple
+        Arguments, with 0 for addresses.
+    names : tuple of str
+        Names of the parameters.
+    """
+
+    source: str
+    grid: tuple[int, ...]
+    numbers: tuple[Any, ...]
+    names: tuple[str, ...]
+
+    def launch(self, source: int, target: int, other: int = 0) -> None:
+        """Launch the kernel in the current stream on arrays at these addresses."""
+        addresses = {"from": source, "to": target, "other": other}
+        arguments = list(self.numbers)
+        for place, name in enumerate(self.names):
+            if name in addresses:
+                arguments[place] = np.uint64(addresses[name])
+        kernel(self.source)(self.grid, (THREADS,), tuple(arguments))
 
 
 def _unravel(ndim: int) -> str:
@@ -453,28 +482,49 @@ def copy(
         Addresses of the first element.
     blocks : int
         Largest grid size.
-    by, other
-        Factors; see `_Kernel`.
+    by : Multiply or Product, optional
+        Factors; None copies bits.
+    other : int
+        Address of the other array of a `Product`.
     """
-    call = _Kernel(
-        dims,
+    call = _copy_call(
+        tuple(dims),
         itemsize,
-        (source, target),
+        blocks,
         by,
-        other,
+        in_place=source == target,
     )
+    call.launch(source, target, other)
+
+
+@functools.lru_cache(maxsize=MAX_CALLS)
+def _copy_call(
+    dims: tuple[Dim, ...],
+    itemsize: int,
+    blocks: int,
+    by: Multiply | Product | None,
+    in_place: bool,
+) -> _Call:
+    """Return the call of a kernel that copies elements; see `copy`.
+
+    Parameters
+    ----------
+    in_place : bool
+        Whether source and target are the same memory.
+    """
+    copying = _Kernel(dims, itemsize, by)
     count = math.prod(n for n, *_ in dims)
-    call.add("u64", "count", count)
-    from_, to = call.dims(dims)
-    load = f"__ldcs(from + {from_})" if source == target else f"from[{from_}]"
-    value = call.value("by[u]")
-    store = f"__stcs(to + place[u], {value})" if source == target else f"to[place[u]] = {value}"
-    call.launch(
+    copying.add("u64", "count", count)
+    from_, to = copying.dims(dims)
+    load = f"__ldcs(from + {from_})" if in_place else f"from[{from_}]"
+    value = copying.value("by[u]")
+    store = f"__stcs(to + place[u], {value})" if in_place else f"to[place[u]] = {value}"
+    return copying.call(
         f"""
 const u64 step = (u64)gridDim.x * blockDim.x;
 for (u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x; first < count;
      first += {AT_A_TIME} * step) {{
-    {call.unit} value[{AT_A_TIME}];{f" Weight by[{AT_A_TIME}];" if by else ""}
+    {copying.unit} value[{AT_A_TIME}];{f" Weight by[{AT_A_TIME}];" if by else ""}
     long long place[{AT_A_TIME}];
     #pragma unroll
     for (int u = 0; u < {AT_A_TIME}; u++) {{
@@ -483,7 +533,7 @@ for (u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x; first < count;
 {_unravel(len(dims))}
             value[u] = {load};
             place[u] = {to};
-            {call.weight("by[u]")}
+            {copying.weight("by[u]")}
         }}
     }}
     #pragma unroll
@@ -495,13 +545,11 @@ for (u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x; first < count;
     )
 
 
-def _transpose(
-    op: Strided,
-    dims: list[Dim],
-    column_dim: Dim,
-    ends: tuple[int, int],
-) -> None:
-    """Enqueue a copy through square tiles in shared memory, which are read and written densely.
+@functools.lru_cache(maxsize=MAX_CALLS)
+def _transpose_call(op: Strided, dims: tuple[Dim, ...], column_dim: Dim) -> _Call:
+    """Return the call of a kernel that copies through square tiles in shared memory.
+
+    The tiles are read and written densely.
 
     The x index of the grid runs over tiles, the y index over the other dimensions.
 
@@ -509,47 +557,44 @@ def _transpose(
     ----------
     op : Strided
         The copy.
-    dims : list of Dim
+    dims : tuple of Dim
         Its dimensions. The last one is dense in the target: its target stride is 1.
     column_dim : Dim
         Another one of them, dense in the source: its source stride is 1.
-    ends : tuple of int
-        Addresses of the first source and target element.
     """
     row_dim = dims[-1]
     by = op.by
     others = [dim for dim in dims if dim is not row_dim and dim is not column_dim]
-    call = _Kernel(
+    transposing = _Kernel(
         (*others, row_dim, column_dim),
         np.dtype(op.dtype).itemsize,
-        ends,
         by,
     )
     n, source_row, _, _ = row_dim
     m, _, target_row, _ = column_dim
     batch = len(others)
     lines = THREADS // TILE
-    call.add("u64", "n", n)
-    call.add("u64", "m", m)
-    call.add("long long", "source_row", source_row)
-    call.add("long long", "target_row", target_row)
-    from_, to = call.dims(others)
+    transposing.add("u64", "n", n)
+    transposing.add("u64", "m", m)
+    transposing.add("long long", "source_row", source_row)
+    transposing.add("long long", "target_row", target_row)
+    from_, to = transposing.dims(others)
     tiles = -(-n // TILE) * -(-m // TILE)
     count = math.prod(dim[0] for dim in others)
-    call.launch(
+    return transposing.call(
         f"""
-__shared__ {call.unit} tile[{TILE}][{TILE} + 1];
+__shared__ {transposing.unit} tile[{TILE}][{TILE} + 1];
 const u64 across = (m + {TILE - 1}) / {TILE}, tiles = across * ((n + {TILE - 1}) / {TILE});
 const u64 others = {" * ".join(f"n{d}" for d in range(batch)) or "1"};
 const u32 lane = threadIdx.x % {TILE}, line = threadIdx.x / {TILE};
 for (u64 i = blockIdx.y; i < others; i += gridDim.y) {{
 {_unravel(batch)}
-    const {call.unit}* s = from + ({from_});
-    {call.unit}* t = to + ({to});
+    const {transposing.unit}* s = from + ({from_});
+    {transposing.unit}* t = to + ({to});
     for (u64 at = blockIdx.x; at < tiles; at += gridDim.x) {{
         const u64 row = at / across * {TILE}, column = at % across * {TILE};
         const u64 i{batch + 1} = column + lane;
-        {call.unit} value[{AT_A_TIME}];
+        {transposing.unit} value[{AT_A_TIME}];
         #pragma unroll
         for (int u = 0; u < {AT_A_TIME}; u++) {{
             const u64 r = row + line + u * {lines};
@@ -561,8 +606,8 @@ for (u64 i = blockIdx.y; i < others; i += gridDim.y) {{
             const u64 i{batch} = row + line + u * {lines};
             if (i{batch} < n && i{batch + 1} < m) {{
                 {"Weight by;" if by else ""}
-                {call.weight("by")}
-                tile[line + u * {lines}][lane] = {call.value("by")};
+                {transposing.weight("by")}
+                tile[line + u * {lines}][lane] = {transposing.value("by")};
             }}
         }}
         __syncthreads();
@@ -588,12 +633,8 @@ def strided(op: Strided, source: int, target: int) -> None:
     dims = merged(op.counts, op.source, op.target)
     column_dim = next((dim for dim in dims[:-1] if dim[1] == 1), None)
     if column_dim is not None and dims[-1][2] == 1:
-        _transpose(
-            op,
-            dims,
-            column_dim,
-            (first_source, first_target),
-        )
+        call = _transpose_call(op, tuple(dims), column_dim)
+        call.launch(first_source, first_target)
     else:
         copy(
             dims,

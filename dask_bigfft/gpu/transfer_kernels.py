@@ -139,7 +139,8 @@ for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < size;
 {digits}
     const {kind} i0 = rest;
     const {kind} k = {" + ".join(sums) or "0"};
-    const long long cycles = k >= (length + 1) / 2 ? (long long)k - (long long)length : (long long)k;
+    long long cycles = (long long)k;
+    if (k >= (length + 1) / 2) cycles -= (long long)length;
     to[i] = (double)cycles * (is_opposite ? -step : step);
 }}
 }}
@@ -255,7 +256,9 @@ def _product_source(
     last = ndim - 1
     digits: list[str] = []
     for axis in reversed(range(1, last)):
-        digits.append(f"    const {kind} i{axis} = rest % ({kind})n{axis}; rest /= ({kind})n{axis};")
+        digits.append(
+            f"    const {kind} i{axis} = rest % ({kind})n{axis}; rest /= ({kind})n{axis};"
+        )
     if last:
         digits.append(f"    const {kind} i0 = rest;")
     source_row, out_row = (

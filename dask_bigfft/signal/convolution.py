@@ -11,8 +11,8 @@ With a small in2, one plan with the product takes four (`kernel_spectrum`). Padd
 first gather, and cropping to the window of a mode is part of the last one. If one array is much
 shorter, `overlap` works block by block.
 
-Two long arrays of which the longer one is on GPUs, and arrays that broadcast against each other, have
-a plan for each transform, with a product of blocks between them.
+Two long arrays of which the longer one is on GPUs, and arrays that broadcast against each other,
+have a plan for each transform, with a product of blocks between them.
 """
 
 import contextlib

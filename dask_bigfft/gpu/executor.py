@@ -135,6 +135,9 @@ class Device(Protocol):
         present waits are over, and must not change before the copy.
         """
 
+    def prepare(self, stream: Any, op: Transfer, target: DeviceArray) -> None:
+        """Enqueue what a product needs beside the values of the target, if anything."""
+
     def clock(self) -> float:
         """Return the host's monotonic time in seconds."""
 
@@ -419,12 +422,10 @@ class GPUExecutor:
         self.device.record(buffer.loaded, buffer.h2d)
 
     def transform(self, buffer: _Buffer, tile: Tile, filters: Mapping[int, Any]) -> None:
-        """Do the computations of a tile after it is loaded."""
+        """Do the computations of a tile after it is loaded, and before what needs none of it."""
         device = self.device
         stream = buffer.compute
-        device.wait(stream, buffer.loaded)
-        if self.carve.streams == "tile":
-            device.wait(stream, self._computed)
+        computations: list[Computation] = []
         for computation in (*tile.before, *tile.work.computations):
             operation = computation.op
             if isinstance(operation, Transfer):
@@ -433,9 +434,15 @@ class GPUExecutor:
                     function=filters[operation.product.operand],
                     spare_nbytes=self._spare_nbytes,
                 )
+                device.prepare(stream, operation, buffer.array(computation.target))
+            computations.append(replace(computation, op=operation))
+        device.wait(stream, buffer.loaded)
+        if self.carve.streams == "tile":
+            device.wait(stream, self._computed)
+        for computation in computations:
             device.compute(
                 stream,
-                operation,
+                computation.op,
                 buffer.array(computation.source),
                 buffer.array(computation.target),
                 self._work,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft.kernels.transfer import BoundTransfer, TileTransfer, TransferValues
+from dask_bigfft.kernels.transfer import BoundTransfer, TileProduct, TransferValues
 from dask_bigfft.tiles.program import ChirpFactor, Term, Twiddle
 from dask_bigfft.tiles.program import Transfer as TransferProduct
 from dask_bigfft.transforms.steps import Kind
@@ -28,6 +28,9 @@ MOST_TRANSFER_SIZE = 1 << 26
 #: Bytes beside the arena for an element: of its value in double precision, and of those on the way
 #: to it.
 TRANSFER_NBYTES = 64
+
+#: Bytes of an element's value that is computed before the tile is loaded.
+VALUE_NBYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,17 +289,20 @@ class PendingTransfer:
 
     Attributes
     ----------
-    products : list of TileTransfer
-        The function on the tiles whose values are still to be checked.
+    products : list of TileProduct
+        The products whose values are still to be checked.
+    prepared : list of TileProduct
+        The product with the tile that is being loaded, if its values are computed before.
     """
 
     transfer: TransferValues
-    products: list[TileTransfer] = field(default_factory=list, init=False)
+    products: list[TileProduct] = field(default_factory=list, init=False)
+    prepared: list[TileProduct] = field(default_factory=list, init=False)
 
     def require_finite(self) -> None:
         """Wait for the products, and raise an error for values on a device that are not finite."""
         while self.products:
-            self.products.pop().require_finite()
+            self.products.pop().transfer.require_finite()
 
 
 def pending(operands: Mapping[int, Any]) -> dict[int, Any]:
@@ -334,15 +340,38 @@ class Transfer:
     function: PendingTransfer | None = None
     spare_nbytes: int | None = None
 
+    def prepare(self, values: Any) -> None:
+        """Compute the function for an array in memory of the device before it is loaded.
+
+        Nothing is computed if spare memory is too small for the values.
+        """
+        assert self.function is not None
+        spare_nbytes = self._spare_nbytes(values) - VALUE_NBYTES * values.size
+        if spare_nbytes >= TRANSFER_NBYTES * min(LEAST_TRANSFER_SIZE, values.size):
+            product = self._product(values, spare_nbytes)
+            product.prepare()
+            self.function.prepared.append(product)
+
     def apply(self, values: Any) -> None:
         """Multiply an array in memory of the device, in as many parts as spare memory requires."""
         assert self.function is not None
+        if self.function.prepared:
+            product = self.function.prepared.pop()
+        else:
+            product = self._product(values, self._spare_nbytes(values))
+        product.apply()
+        self.function.products.append(product)
+
+    def _spare_nbytes(self, values: Any) -> int:
+        """Return the bytes that values of the function may need."""
+        return int(values.nbytes // 2) if self.spare_nbytes is None else self.spare_nbytes
+
+    def _product(self, values: Any, spare_nbytes: int) -> TileProduct:
+        """Return the product of an array with the function, in parts that fit spare memory."""
+        assert self.function is not None
         bound = BoundTransfer(self.product, self.function.transfer, self.origin)
-        spare_nbytes = values.nbytes // 2 if self.spare_nbytes is None else self.spare_nbytes
         size = max(LEAST_TRANSFER_SIZE, spare_nbytes // TRANSFER_NBYTES)
-        size = min(size, MOST_TRANSFER_SIZE)
-        tile_transfer = bound.apply(values, size)
-        self.function.products.append(tile_transfer)
+        return bound.on_tile(values, min(size, MOST_TRANSFER_SIZE))
 
 
 Compute = FFT | Multiply | Product | Strided | Transfer

@@ -7,7 +7,7 @@ axis are a vector in the order of the tile. The values of a lazy array come with
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn, Protocol
@@ -108,6 +108,12 @@ class TileTransfer:
         values = self.values(part, spectrum.dtype)
         np.multiply(spectrum[part], values, out=out[part])
 
+    def prepare(self, part: Slices) -> None:
+        """Compute what a product with a part of a tile needs beside the spectrum, on a device.
+
+        Products of the same parts follow in the same order.
+        """
+
     def require_finite(self) -> None:
         """Wait for a device, and raise an error if values there were not finite.
 
@@ -183,15 +189,13 @@ class BoundTransfer:
         origin[dim] += part.start
         return replace(self, origin=tuple(origin))
 
-    def apply(self, tile: Array, size: int = TRANSFER_SIZE) -> TileTransfer:
-        """Multiply a tile in place by the transfer function, `size` values at a time.
+    def on_tile(self, tile: Array, size: int = TRANSFER_SIZE) -> "TileProduct":
+        """Return the product with a tile, `size` values at a time.
 
-        The tile may be on a GPU, where the function is then evaluated. The function on the tile is
-        returned. Its `require_finite` tells if values on a device were finite.
+        The tile may be on a GPU, where the function is then evaluated.
         """
         dims_of_axes = itertools.pairwise(self.operation.first_dims)
         lengths = [math.prod(tile.shape[first:end]) for first, end in dims_of_axes]
-        spectrum = tile.reshape(lengths)
         axes: dict[int, AxisOnTile] = {}
         is_in_bands: dict[int, Array] = {}
         for frequencies in self.operation.axes:
@@ -199,18 +203,22 @@ class BoundTransfer:
             axes[frequencies.axis] = on_tile
             if on_tile.is_in_band is not None:
                 is_in_bands[frequencies.axis] = on_tile.is_in_band
-        tile_transfer = self.transfer.on_tile(axes, like=tile)
-        for part in _parts(spectrum.shape, size):
-            if _is_outside_bands(is_in_bands, part):
-                spectrum[part] = 0
-            else:
-                tile_transfer.multiply(spectrum, part, out=spectrum)
-        for is_in_band in is_in_bands.values():
-            np.copyto(spectrum, 0, where=np.asarray(~is_in_band, like=spectrum))
-        is_copy = not tile.flags.c_contiguous and not np.may_share_memory(spectrum, tile)
-        if is_copy:
-            tile[...] = spectrum.reshape(tile.shape)
-        return tile_transfer
+        parts: list[Slices] = []
+        outside: list[Slices] = []
+        for part in _parts(lengths, size):
+            (outside if _is_outside_bands(is_in_bands, part) else parts).append(part)
+        return TileProduct(
+            tile,
+            tuple(lengths),
+            self.transfer.on_tile(axes, like=tile),
+            is_in_bands,
+            parts,
+            outside,
+        )
+
+    def apply(self, tile: Array) -> None:
+        """Multiply a tile in place by the transfer function."""
+        self.on_tile(tile).apply()
 
     def _on_tile(self, frequencies: AxisFrequencies, tile: Array) -> AxisOnTile:
         """Return the frequencies of an axis in a tile.
@@ -241,6 +249,50 @@ class BoundTransfer:
             middle = None
         values = np.where(is_in_band, on_tile.indices, band.start)
         return AxisOnTile(on_tile.shape, middle, values, is_in_band)
+
+
+@dataclass(frozen=True, eq=False)
+class TileProduct:
+    """Product of a tile with a transfer function.
+
+    Parameters
+    ----------
+    tile : array
+        The tile, which is multiplied in place.
+    lengths : tuple of int
+        Shape of the tile with one dimension for each axis.
+    transfer : TileTransfer
+        The function at the frequencies of the tile.
+    is_in_bands : mapping of int to ndarray
+        `AxisOnTile.is_in_band` of each axis with a band.
+    parts, outside : sequence of tuple of slice
+        Parts that are multiplied at a time, and parts outside of the bands, which become zero.
+    """
+
+    tile: Array
+    lengths: tuple[int, ...]
+    transfer: TileTransfer
+    is_in_bands: Mapping[int, Array]
+    parts: Sequence[Slices]
+    outside: Sequence[Slices]
+
+    def prepare(self) -> None:
+        """Compute what needs no values of the tile, on a device."""
+        for part in self.parts:
+            self.transfer.prepare(part)
+
+    def apply(self) -> None:
+        """Multiply the tile."""
+        spectrum = self.tile.reshape(self.lengths)
+        for part in self.parts:
+            self.transfer.multiply(spectrum, part, out=spectrum)
+        for part in self.outside:
+            spectrum[part] = 0
+        for is_in_band in self.is_in_bands.values():
+            np.copyto(spectrum, 0, where=np.asarray(~is_in_band, like=spectrum))
+        is_copy = not self.tile.flags.c_contiguous and not np.may_share_memory(spectrum, self.tile)
+        if is_copy:
+            self.tile[...] = spectrum.reshape(self.tile.shape)
 
 
 def _is_outside_bands(is_in_bands: Mapping[int, Array], part: Slices) -> bool:
@@ -454,7 +506,7 @@ def values_at(array: Array, places: Mapping[int, Array]) -> Array:
     return values
 
 
-def _parts(shape: tuple[int, ...], size: int) -> Iterator[Slices]:
+def _parts(shape: Sequence[int], size: int) -> Iterator[Slices]:
     """Yield contiguous parts of an array with about `size` elements.
 
     >>> list(_parts((2, 3), 2))

@@ -630,7 +630,7 @@ def _times_function(
     with phase.measured(block.nbytes):
         tile_axes = {axis.axis: axis.on_tile(block_id, block) for axis in axes}
         on_tile = transfer.on_tile(tile_axes, like=block)
-        out = allocate_like(block, block.shape, block.dtype)
+        out: Array = allocate_like(block, block.shape, block.dtype)
         on_tile.multiply(block, (slice(None),) * block.ndim, out)
         on_tile.require_finite()
         return out

@@ -8,6 +8,7 @@ natural order.
 """
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -165,11 +166,14 @@ class FunctionOnTile(TileTransfer):
         self.axes = axes
         self.like = like
         self._products = CheckedProducts()
-        #: Parts of the tile that were multiplied on a GPU.
+        #: Parts of the tile whose values were computed on a GPU.
         self._parts: list[Slices] = []
+        #: Values of parts that are multiplied next, and the places of N/2 along axes of them.
+        self._prepared: deque[tuple[Array, Mapping[int, int]]] = deque()
         #: Host memory of frequencies that a device reads.
         self._sources: list[Any] = []
-        #: The last frequencies of each argument, and the slice of them; inner ones often repeat.
+        #: The last frequencies of each argument in host memory, and the slice of them; inner ones
+        #: often repeat.
         self._last: dict[int, tuple[slice, Array]] = {}
 
     def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
@@ -191,24 +195,32 @@ class FunctionOnTile(TileTransfer):
                 values = _mean_over_signs(values, axis, middle)
         return values
 
-    def multiply(self, spectrum: Array, part: Slices, out: Array) -> None:
-        """Multiply a part of the spectrum of the tile; see `kernels.transfer`."""
-        if not is_on_gpu(self.like):
-            super().multiply(spectrum, part, out)
-            return
+    def prepare(self, part: Slices) -> None:
+        """Compute the values in a part of a tile on a GPU; see `kernels.transfer`."""
         middles = self._middles(part)
         frequencies = self._frequencies_of_part(part, middles)
         values = self.transfer.unchecked(frequencies)
         if self.transfer.at_zero is not None:
             is_zero = reduce(np.logical_and, [frequency == 0 for frequency in frequencies])
             values = np.where(is_zero, self.transfer.at_zero, values)
+        own_middles = {axis: place for axis, place in middles.items() if values.shape[axis] > 1}
+        self._prepared.append((values, own_middles))
+        self._parts.append(part)
+
+    def multiply(self, spectrum: Array, part: Slices, out: Array) -> None:
+        """Multiply a part of the spectrum of the tile; see `kernels.transfer`."""
+        if not is_on_gpu(self.like):
+            super().multiply(spectrum, part, out)
+            return
+        if not self._prepared:
+            self.prepare(part)
+        values, middles = self._prepared.popleft()
         self._products.multiply(
             values,
             spectrum[part],
             out[part],
-            {axis: middle for axis, middle in middles.items() if values.shape[axis] > 1},
+            middles,
         )
-        self._parts.append(part)
 
     def require_finite(self) -> None:
         """Wait for the device, and raise an error with the first frequency of a wrong value."""
@@ -274,7 +286,8 @@ class FunctionOnTile(TileTransfer):
             frequencies: Array = values.reshape(shape)
         else:
             frequencies = self._frequencies_of_array(axis, cut, length, step, middle)
-        self._last[position] = (cut, frequencies)
+        if isinstance(frequencies, np.ndarray):
+            self._last[position] = (cut, frequencies)
         return frequencies
 
     def _frequencies_of_array(

@@ -654,6 +654,9 @@ class SimulatedGPU:
 
         self._put(stream, "compute", nbytes / self.profile.memory, run)
 
+    def prepare(self, stream: SimulatedStream, op: Transfer, target: DeviceArray) -> None:
+        """Do nothing: a product is queued as a whole."""
+
     def _compute_fft(
         self,
         stream: SimulatedStream,

@@ -141,12 +141,16 @@ def bound(function, shape, at_zero=None):
 
 @pytest.mark.parametrize(("function", "at_zero"), [(delayed, None), (inverse, 2.0)])
 @pytest.mark.parametrize("shape", [(6, 8), (5, 4, 6), (64,)])
-@pytest.mark.parametrize("size", [1 << 20, 20])
-def test_a_function_has_the_same_values_on_a_gpu(shape, function, at_zero, size):
+@pytest.mark.parametrize(("size", "is_prepared"), [(1 << 20, False), (20, True)])
+def test_a_function_has_the_same_values_on_a_gpu(shape, function, at_zero, size, is_prepared):
     tile_shape = (*shape[:-1], 2, shape[-1] // 2)
     tile = random_array(tile_shape, "c16", 3)
     on_card = CardArray.of(tile)
-    product = bound(function, shape, at_zero)
-    product.apply(on_card, size).require_finite()
-    product.apply(tile)
+    operation = bound(function, shape, at_zero)
+    product = operation.on_tile(on_card, size)
+    if is_prepared:
+        product.prepare()
+    product.apply()
+    product.transfer.require_finite()
+    operation.apply(tile)
     np.testing.assert_allclose(on_card._values, tile, rtol=1e-13, atol=1e-13)

@@ -160,8 +160,11 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
             raise AttributeError(name)
         return getattr(self._values, name)
 
-    def get(self, out):
+    def get(self, out=None):
+        if out is None:
+            return self._values.copy()
         out[...] = self._values.reshape(-1)
+        return out
 
     def set(self, values):
         self._values.reshape(-1)[...] = values

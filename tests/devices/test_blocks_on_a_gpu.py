@@ -18,13 +18,14 @@ import pytest
 import scipy.fft
 import scipy.signal
 from devices.blocks import fft_at, memory
+from devices.kernel_text import kernels_of
 from devices.random_cases import SIGNALS, random_case
 from support import close, local
 
 from dask_bigfft import fft, plan, report, signal, transposed_index
 from dask_bigfft.errors import ArgumentError, PlanError
-from dask_bigfft.gpu import cuda, cupy_gpu, links, on_gpu
-from dask_bigfft.gpu.operations import FFT, Strided
+from dask_bigfft.gpu import cuda, cupy_gpu, kernels, links, on_gpu
+from dask_bigfft.gpu.operations import FFT, Strided, Transfer
 from dask_bigfft.gpu.peers import TRANSPORTS
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.testing.simulated import computed
@@ -160,11 +161,8 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
             raise AttributeError(name)
         return getattr(self._values, name)
 
-    def get(self, out=None):
-        if out is None:
-            return self._values.copy()
+    def get(self, out):
         out[...] = self._values.reshape(-1)
-        return out
 
     def set(self, values):
         self._values.reshape(-1)[...] = values
@@ -217,6 +215,8 @@ def compute(
     if isinstance(op, FFT):
         assert source % np.dtype(op.dtype).itemsize == 0  # which cuFFT needs
         fft_at(op, source, target)
+    elif isinstance(op, Transfer):
+        op.apply(CardArray(op.shape, op.dtype, Memory(None, target, Card.current())))
     else:  # of a block that is whole there
         shape = op.counts if isinstance(op, Strided) else op.shape
         ends = (source, getattr(op, "other", shape)), (target, shape)
@@ -311,8 +311,13 @@ def cupy_of_cards(opened):
     )
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
 @pytest.fixture
-def card(monkeypatch):
+def card(monkeypatch, folder):
     """CuPy, as far as blocks need it; host memory is refused."""
     module = cupy_of_cards(opened=set())
     monkeypatch.setattr(links, "LINK_ROW_NBYTES", 32)
@@ -322,6 +327,7 @@ def card(monkeypatch):
     monkeypatch.setattr(links, "_gpus", [links.Gpus()])
     monkeypatch.setattr(cuda, "_visible_devices", lambda: ((0,), None))
     monkeypatch.setattr(cupy_gpu, "compute", compute)
+    monkeypatch.setattr(kernels, "kernel", kernels_of(folder))
     nothing = SimpleNamespace(prepare=lambda op: 0, trim=lambda: None, drop=lambda: None)
     monkeypatch.setattr(links.Gpus, "speed", lambda *_: 1e12)
     plans = on_gpu._Plans(nothing)

@@ -756,10 +756,10 @@ class CupyGPU:
         with self._in(stream):
             compute(self._plans, op, source_address, target_address, work_address)
 
-    def prepare(self, stream: Stream, op: Transfer, target: DeviceArray) -> None:
-        """Enqueue what a product needs beside the values of the target, if anything."""
+    def prepare(self, stream: Stream, op: Transfer, target: DeviceArray) -> Transfer:
+        """Enqueue the work of a product that needs no values of the target, and return the rest."""
         with self._in(stream):
-            op.prepare(_array_at(self._address(target), op))
+            return op.prepare(_array_at(self._address(target), op))
 
     def clock(self) -> float:
         """Return the host's monotonic time in seconds."""

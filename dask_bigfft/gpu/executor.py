@@ -135,8 +135,8 @@ class Device(Protocol):
         present waits are over, and must not change before the copy.
         """
 
-    def prepare(self, stream: Any, op: Transfer, target: DeviceArray) -> None:
-        """Enqueue what a product needs beside the values of the target, if anything."""
+    def prepare(self, stream: Any, op: Transfer, target: DeviceArray) -> Transfer:
+        """Enqueue the work of a product that needs no values of the target, and return the rest."""
 
     def clock(self) -> float:
         """Return the host's monotonic time in seconds."""
@@ -422,9 +422,13 @@ class GPUExecutor:
         self.device.record(buffer.loaded, buffer.h2d)
 
     def transform(self, buffer: _Buffer, tile: Tile, filters: Mapping[int, Any]) -> None:
-        """Do the computations of a tile after it is loaded, and before what needs none of it."""
+        """Do the computations of a tile after it is loaded.
+
+        Values of transfer functions are computed while it is loaded by another stream.
+        """
         device = self.device
         stream = buffer.compute
+        is_stream_of_tile = self.carve.streams == "tile"
         computations: list[Computation] = []
         for computation in (*tile.before, *tile.work.computations):
             operation = computation.op
@@ -434,10 +438,12 @@ class GPUExecutor:
                     function=filters[operation.product.operand],
                     spare_nbytes=self._spare_nbytes,
                 )
-                device.prepare(stream, operation, buffer.array(computation.target))
+                if not is_stream_of_tile:
+                    target = buffer.array(computation.target)
+                    operation = device.prepare(stream, operation, target)
             computations.append(replace(computation, op=operation))
         device.wait(stream, buffer.loaded)
-        if self.carve.streams == "tile":
+        if is_stream_of_tile:
             device.wait(stream, self._computed)
         for computation in computations:
             device.compute(
@@ -448,7 +454,7 @@ class GPUExecutor:
                 self._work,
             )
         device.record(buffer.computed, stream)
-        if self.carve.streams == "tile":
+        if is_stream_of_tile:
             device.record(self._computed, stream)
 
     def store(self, buffer: _Buffer, tile: Tile) -> None:

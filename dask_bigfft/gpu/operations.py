@@ -291,13 +291,10 @@ class PendingTransfer:
     ----------
     products : list of TileProduct
         The products whose values are still to be checked.
-    prepared : list of TileProduct
-        The product with the tile that is being loaded, if its values are computed before.
     """
 
     transfer: TransferValues
     products: list[TileProduct] = field(default_factory=list, init=False)
-    prepared: list[TileProduct] = field(default_factory=list, init=False)
 
     def require_finite(self) -> None:
         """Wait for the products, and raise an error for values on a device that are not finite."""
@@ -331,6 +328,8 @@ class Transfer:
         The transfer function, which is known when the operation is done.
     spare_nbytes : int, optional
         Bytes that its values may need if they are many, by default half of those of the array.
+    prepared : TileProduct, optional
+        The product, if values of the function were computed before.
     """
 
     shape: Block
@@ -339,25 +338,25 @@ class Transfer:
     origin: Block
     function: PendingTransfer | None = None
     spare_nbytes: int | None = None
+    prepared: TileProduct | None = None
 
-    def prepare(self, values: Any) -> None:
-        """Compute the function for an array in memory of the device before it is loaded.
+    def prepare(self, values: Any) -> "Transfer":
+        """Return the operation, after its function is computed for an array that is not yet loaded.
 
         Nothing is computed if spare memory is too small for the values.
         """
-        assert self.function is not None
         spare_nbytes = self._spare_nbytes(values) - VALUE_NBYTES * values.size
-        if spare_nbytes >= TRANSFER_NBYTES * min(LEAST_TRANSFER_SIZE, values.size):
-            product = self._product(values, spare_nbytes)
-            product.prepare()
-            self.function.prepared.append(product)
+        if spare_nbytes < TRANSFER_NBYTES * min(LEAST_TRANSFER_SIZE, values.size):
+            return self
+        product = self._product(values, spare_nbytes)
+        product.prepare()
+        return replace(self, prepared=product)
 
     def apply(self, values: Any) -> None:
         """Multiply an array in memory of the device, in as many parts as spare memory requires."""
         assert self.function is not None
-        if self.function.prepared:
-            product = self.function.prepared.pop()
-        else:
+        product = self.prepared
+        if product is None:
             product = self._product(values, self._spare_nbytes(values))
         product.apply()
         self.function.products.append(product)

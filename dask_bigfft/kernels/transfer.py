@@ -109,9 +109,10 @@ class TileTransfer:
         np.multiply(spectrum[part], values, out=out[part])
 
     def prepare(self, part: Slices) -> None:
-        """Compute what a product with a part of a tile needs beside the spectrum, on a device.
+        """Compute values for a part of a tile on a GPU, before the spectrum is there.
 
-        Products of the same parts follow in the same order.
+        `multiply` follows for the same parts in the same order. Without a call before, `multiply`
+        computes them.
         """
 
     def require_finite(self) -> None:
@@ -206,7 +207,10 @@ class BoundTransfer:
         parts: list[Slices] = []
         outside: list[Slices] = []
         for part in _parts(lengths, size):
-            (outside if _is_outside_bands(is_in_bands, part) else parts).append(part)
+            if _is_outside_bands(is_in_bands, part):
+                outside.append(part)
+            else:
+                parts.append(part)
         return TileProduct(
             tile,
             tuple(lengths),
@@ -277,7 +281,7 @@ class TileProduct:
     outside: Sequence[Slices]
 
     def prepare(self) -> None:
-        """Compute what needs no values of the tile, on a device."""
+        """Compute values of the function on a GPU, before the spectrum is there."""
         for part in self.parts:
             self.transfer.prepare(part)
 

@@ -432,8 +432,7 @@ def _parse_transfer_array(
     missing = len(shape) - multiplier.ndim
     halved = along[-1] if is_real else None
     length_of = dict(zip(along, lengths, strict=True))
-    is_numpys = not is_lazy(transfer) and not is_on_gpu(transfer)
-    if not is_numpys or _is_sent(multiplier):
+    if is_lazy(transfer) or is_on_gpu(transfer) or _is_sent(multiplier):
         lazy_array = multiplier[(np.newaxis,) * missing]
         return TransferArray(lazy_array, length_of, halved).in_precision_of(array.dtype)
     values = np.asarray(transfer)[(np.newaxis,) * missing]

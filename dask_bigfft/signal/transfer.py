@@ -230,15 +230,14 @@ class FunctionOnTile(TileTransfer):
         self._parts.clear()
 
     def _middles(self, part: Slices) -> dict[int, int]:
-        """Return the place of N/2 in a part, for each axis where it is there and is balanced."""
+        """Return the place of N/2 in a part, for each axis that has it and is balanced there."""
         middles: dict[int, int] = {}
         for axis in self.transfer.axes:
             own = self.axes[axis]
             start, stop, _ = part[axis].indices(own.size)
-            is_here = own.middle is not None and start <= own.middle < stop
-            if is_here and self.transfer.balanced:
-                assert own.middle is not None
-                middles[axis] = own.middle - start
+            middle = own.middle
+            if middle is not None and start <= middle < stop and self.transfer.balanced:
+                middles[axis] = middle - start
         return middles
 
     def _frequencies_of_part(self, part: Slices, middles: Mapping[int, int]) -> list[Array]:
@@ -429,8 +428,8 @@ class TransferInMemory:
         """Return the array at the frequencies of a tile; see `kernels.transfer`."""
         indices = {axis: own.host_indices for axis, own in axes.items()}
         if is_on_gpu(self.array):
-            near = replace(self, array=np.asarray(self.array, like=like))
-            return ArrayOnTile(near, indices, like)
+            on_own_gpu = replace(self, array=np.asarray(self.array, like=like))
+            return ArrayOnTile(on_own_gpu, indices, like)
         return ArrayOnTile(self, indices, like)
 
     def values(self, indices: Mapping[int, Array]) -> Array:
@@ -458,13 +457,14 @@ class TransferInMemory:
             opposite[axis] = -indices[axis] % own_length
         opposite[halved] = length - index[is_negative]
         mirrored = np.conj(values_at(self.array, opposite))
-        given = values_at(self.array, {**indices, halved: index[~is_negative]})
+        stored = values_at(self.array, {**indices, halved: index[~is_negative]})
+        # Places of the frequencies in `both`; an axis of length 1 has one value for each sign.
         places = is_negative.astype(np.int64)
         if self.array.shape[halved] > 1:
-            behind_given = given.shape[halved]
-            places[~is_negative] = np.arange(behind_given)
-            places[is_negative] = np.arange(behind_given, index.size)
-        both: Array = np.concatenate([given, mirrored], halved)
+            stored_size = stored.shape[halved]
+            places[~is_negative] = np.arange(stored_size)
+            places[is_negative] = np.arange(stored_size, index.size)
+        both: Array = np.concatenate([stored, mirrored], halved)
         values: Array = both.take(np.asarray(places, like=both), halved)
         return values
 

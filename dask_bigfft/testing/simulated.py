@@ -654,8 +654,9 @@ class SimulatedGPU:
 
         self._put(stream, "compute", nbytes / self.profile.memory, run)
 
-    def prepare(self, stream: SimulatedStream, op: Transfer, target: DeviceArray) -> None:
-        """Do nothing: a product is queued as a whole."""
+    def prepare(self, stream: SimulatedStream, op: Transfer, target: DeviceArray) -> Transfer:
+        """Return the operation: a product is queued as a whole."""
+        return op
 
     def _compute_fft(
         self,

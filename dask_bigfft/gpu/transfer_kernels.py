@@ -73,6 +73,7 @@ def frequencies(
     values = cupy().empty(size, np.float64)
     opposite = 0 if middle is None else part.start + middle
     forms: list[_TermForm] = []
+    # Arguments in the order of the parameters in `_frequency_source`.
     numbers: list[int] = [size, count, part.start, opposite, length, *index.shape]
     for term in index.terms:
         dim = term.dim - index.first_dim
@@ -203,6 +204,7 @@ def _multiply(
     lanes = WARP if row_count > GRID else THREADS
     lanes = min(lanes, 1 << (width - 1).bit_length())
     lines = THREADS // lanes
+    # Arguments in the order of the parameters in `_product_source`.
     numbers: list[Any] = [np.uint64(row_count), np.uint32(lanes)]
     for axis, length in enumerate(spectrum.shape):
         is_constant = values.shape[axis] == 1

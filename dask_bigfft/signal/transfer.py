@@ -224,10 +224,11 @@ class FunctionOnTile(TileTransfer):
 
     def require_finite(self) -> None:
         """Wait for the device, and raise an error with the first frequency of a wrong value."""
-        if not self._products.are_finite():
-            for part in self._parts:
-                self.transfer.at(self._frequencies_of_part(part, self._middles(part)))
-        self._parts.clear()
+        if self._products.are_finite():
+            return
+        for part in self._parts:
+            self.transfer.at(self._frequencies_of_part(part, self._middles(part)))
+        raise_invalid("transfer", "values that are not finite", "finite values")
 
     def _middles(self, part: Slices) -> dict[int, int]:
         """Return the place of N/2 in a part, for each axis that has it and is balanced there."""

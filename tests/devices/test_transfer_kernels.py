@@ -7,7 +7,7 @@ import pytest
 from devices.kernel_text import kernels_of, needs_compiler
 from devices.test_blocks_on_a_gpu import CardArray, cupy_of_cards
 
-from dask_bigfft.gpu import cuda, kernels
+from dask_bigfft.gpu import cuda, kernels, operations
 from dask_bigfft.gpu.transfer_kernels import CheckedProducts, frequencies
 from dask_bigfft.kernels.indices import PlaceIndex
 from dask_bigfft.kernels.transfer import BoundTransfer
@@ -153,4 +153,35 @@ def test_a_function_has_the_same_values_on_a_gpu(shape, function, at_zero, size,
     product.apply()
     product.transfer.require_finite()
     operation.apply(tile)
+    np.testing.assert_allclose(on_card._values, tile, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("spare_nbytes", [0, 1 << 20])
+def test_values_are_computed_before_a_tile_is_loaded(spare_nbytes):
+    calls = []
+
+    def recorded(*cycles):
+        calls.append(len(cycles))
+        return delayed(*cycles)
+
+    shape = (6, 2, 4)
+    product = bound(recorded, (6, 8))
+    pending = operations.PendingTransfer(product.transfer)
+    operation = operations.Transfer(
+        shape,
+        "<c16",
+        product.operation,
+        product.origin,
+        pending,
+        spare_nbytes,
+    )
+    on_card = CardArray.of(np.zeros(shape, "c16"))
+    prepared = operation.prepare(on_card)
+    assert len(calls) == (1 if spare_nbytes else 0)
+    tile = random_array(shape, "c16", 3)
+    on_card._values[...] = tile
+    prepared.apply(on_card)
+    assert len(calls) == 1
+    pending.require_finite()
+    bound(delayed, (6, 8)).apply(tile)
     np.testing.assert_allclose(on_card._values, tile, rtol=1e-13, atol=1e-13)

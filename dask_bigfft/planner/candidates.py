@@ -17,7 +17,7 @@ from dask_bigfft.planner.layouts import Assignment, BlockCutter, Sizes
 from dask_bigfft.planner.operators import blocks_before_next, with_inverse
 from dask_bigfft.planner.request import Machine, Request, largest_block
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
-from dask_bigfft.planner.seconds import Model, flops
+from dask_bigfft.planner.seconds import Model
 from dask_bigfft.planner.stages import (
     Exchange,
     SharedLayouts,
@@ -122,10 +122,13 @@ def program_of(
 def with_padding(source: Layout, programs: dict[int, AxisProgram]) -> Layout:
     """Return the source with the digits of programs, which include Bluestein's padding."""
     axes = list(source.axes)
+    is_padded = False
     for axis, program in programs.items():
         (group,) = axes[axis].groups
-        axes[axis] = AxisLayout((Group(program.source, group.chunks, group.offset),))
-    return Layout(tuple(axes))
+        if group.digits != program.source:
+            axes[axis] = AxisLayout((Group(program.source, group.chunks, group.offset),))
+            is_padded = True
+    return Layout(tuple(axes)) if is_padded else source
 
 
 def input_layout(spec: TransformSpec, chunks: Sequence[Chunks]) -> Layout:
@@ -206,10 +209,14 @@ OVERSIZE = 0.5
 
 @dataclass(frozen=True)
 class Candidate:
-    """Rounds with their blocks, the result's blocks, and the price with its penalty for size."""
+    """Rounds with their blocks, the result's blocks, and the price with its penalty for size.
+
+    `flops` are the floating point operations of each round.
+    """
 
     programs: tuple[AxisProgram, ...]
     rounds: tuple[Round, ...]
+    flops: tuple[float, ...]
     result: Layout
     seconds: float
     travelling: int
@@ -224,8 +231,7 @@ class Candidate:
         Gu, Siegel and Li (2011, section 6.2) reorder steps to get rounds of similar sizes.
         """
         counts = tuple(len(round_.steps) for round_ in self.rounds)
-        round_flops = [flops(round_) for round_ in self.rounds]
-        largest_share = max(round_flops) / max(sum(round_flops), 1.0)
+        largest_share = max(self.flops) / max(sum(self.flops), 1.0)
         return (
             float(f"{self.seconds:.2g}"),
             sum(counts),
@@ -406,6 +412,7 @@ class Candidates:
         return Candidate(
             programs=tuple(programs[axis] for axis in self.spec.axes),
             rounds=rounds,
+            flops=tuple(map(self.model.flops, rounds)),
             result=result,
             seconds=penalty * seconds,
             travelling=sum(stage.moves and not stage.exchange.shape.local for stage in stages),

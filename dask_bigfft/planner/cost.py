@@ -1,12 +1,11 @@
 """Cost of a plan: tasks by counting, memory by `memory`, seconds by the cost model (`seconds`)."""
 
 import itertools
-from typing import Any
 
 from dask_bigfft.planner.memory import model_of, operand_bytes, peak_host
 from dask_bigfft.planner.merging import merging
 from dask_bigfft.planner.plan import Forecast, Plan
-from dask_bigfft.planner.seconds import flops
+from dask_bigfft.planner.seconds import Model
 
 
 def scratch_bytes(plan: Plan) -> int:
@@ -53,33 +52,39 @@ def exchanged_bytes(plan: Plan) -> int:
     return factor_nbytes + sum(exchange.nbytes for exchange in plan.travelling)
 
 
-def _flops_of_rounds(plan: Plan) -> float:
+def _flops_of_rounds(plan: Plan, model: Model) -> float:
     """Return the floating point operations of a plan, without those of its operands."""
-    return sum(map(flops, plan.rounds))
+    return sum(model.flops(round_) for round_ in plan.rounds)
 
 
-def forecast(plan: Plan) -> Forecast:
-    """Return the forecast memory, tasks and seconds of a plan."""
-    model = model_of(plan)
+def forecast(plan: Plan, model: Model | None = None) -> Forecast:
+    """Return the forecast memory, tasks and seconds of a plan.
+
+    `model` is the cost model of the plan (`model_of`). A search has one for all its plans, which
+    have many stages in common; the default is a new one.
+    """
+    if model is None:
+        model = model_of(plan)
     factor_plans = _factor_plans(plan)
     stages = enumerate(plan.forecast_stages, 1)
     rounds = tuple(model.stage(stage, number) for number, stage in stages)
     start = plan.machine.profile.start
+    flops = _flops_of_rounds(plan, model)
     for factor_plan in factor_plans:
         factor_model = model_of(factor_plan)
         start += sum(factor_model.stage(stage).seconds for stage in factor_plan.forecast_stages)
+        flops += _flops_of_rounds(factor_plan, factor_model)
     return Forecast(
         bytes_exchanged=exchanged_bytes(plan),
-        peak_host=peak_host(plan),
+        peak_host=peak_host(plan, model),
         scratch=scratch_bytes(plan),
         tasks=task_count(plan),
-        flops=sum(map(_flops_of_rounds, [plan, *factor_plans])),
+        flops=flops,
         seconds=start + merging(plan).seconds + sum(round_.seconds for round_ in rounds),
         rounds=rounds,
     )
 
 
-def with_forecast(plan: Plan, **changes: Any) -> Plan:
-    """Return a plan with some changes, and with its forecast."""
-    changed_plan = plan.changed(**changes)
-    return changed_plan.changed(expected=forecast(changed_plan))
+def with_forecast(plan: Plan, model: Model | None = None) -> Plan:
+    """Return a plan with its forecast, for which see `forecast`."""
+    return plan.changed(expected=forecast(plan, model))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from dask_bigfft.planner.cost import with_forecast
-from dask_bigfft.planner.memory import peak_host
+from dask_bigfft.planner.memory import model_of, peak_host
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.transforms.layout import AxisLayout, Layout, size_of
 
@@ -15,7 +15,8 @@ def overwriting(plan: Plan) -> Plan:
     """Return a plan that may destroy its source blocks, with the memory that it then needs."""
     overwriting_plan = replace(plan, overwrite=True)
     expected = plan.expected
-    peak = expected.peak_host - peak_host(plan) + peak_host(overwriting_plan)
+    model = model_of(plan)
+    peak = expected.peak_host - peak_host(plan, model) + peak_host(overwriting_plan, model)
     return replace(overwriting_plan, expected=replace(expected, peak_host=peak))
 
 

@@ -641,15 +641,18 @@ class BlockCutter:
             Parts of axes that are stored between rounds.
         """
         steps = round_steps.steps
-        axes = list(transformed(layout, tuple(steps.values())).axes)
-        for axis, step in steps.items():
-            axes[axis] = self._stored_axis(
-                axes[axis],
-                programs[axis],
-                step,
-                parts=parts,
-                is_last=round_steps.is_last,
-            )
+        target = transformed(layout, tuple(steps.values()))
+        if parts.windows or self.bands:
+            axes = list(target.axes)
+            for axis, step in steps.items():
+                axes[axis] = self._stored_axis(
+                    axes[axis],
+                    programs[axis],
+                    step,
+                    parts=parts,
+                    is_last=round_steps.is_last,
+                )
+            target = Layout(tuple(axes))
         windows_in = self._nonzero_windows(
             before,
             layout,
@@ -660,7 +663,7 @@ class BlockCutter:
         return Round(
             tuple(steps.values()),
             layout,
-            Layout(tuple(axes)),
+            target,
             windows_in=tuple(windows_in),
             folded=tuple(folded),
         )

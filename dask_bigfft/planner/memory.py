@@ -78,16 +78,19 @@ def _stored(layout: Layout, itemsize: int) -> int:
     return layout.size * itemsize + layout.blocks * spare
 
 
-def peak_host(plan: Plan) -> int:
+def peak_host(plan: Plan, model: Model) -> int:
     """Return the peak bytes of host memory per process, without those of imports.
 
-    In memory, the blocks before and after an exchange exist together, because of its barrier. Every
+    `model` is the cost model of the plan (`model_of`). In memory, the blocks before and after an exchange exist together, because of its barrier. Every
     thread also holds the result of its task, and tiles. A round in place only adds its tiles.
     Between processes shards in flight count once more, and blocks are spread unevenly. A shuffle
     limits its shards in memory and spills the others to files. With scratch files only the data of
     the running tasks are in memory. FFT libraries copy long lines and cache roots of unity.
     """
-    blocks = _peak_on_disk(plan) if plan.storage == "disk" else _peak_in_memory(plan)
+    if plan.storage == "disk":
+        blocks = _peak_on_disk(plan, model)
+    else:
+        blocks = _peak_in_memory(plan, model)
     if plan.machine.gpus and plan.device == "gpu":
         return blocks
     itemsize = plan.spec.work_dtype.itemsize
@@ -107,7 +110,12 @@ def _tiles_nbytes(plan: Plan) -> int:
     return TILES * tile_bytes_of(plan.machine.threads)
 
 
-def _work_nbytes(plan: Plan, stage: Stage, way: Way | None = None) -> int:
+def _work_nbytes(
+    plan: Plan,
+    model: Model,
+    stage: Stage,
+    way: Way | None = None,
+) -> int:
     """Return the bytes that a task takes beside its block and the result of its round.
 
     They are those of tiles, or of copies of a block that is not cut. The spectrum of a small kernel
@@ -115,8 +123,8 @@ def _work_nbytes(plan: Plan, stage: Stage, way: Way | None = None) -> int:
 
     Parameters
     ----------
-    plan : Plan
-        The plan.
+    plan, model
+        The plan, and its cost model.
     stage : Stage
         Exchange and round of the task.
     way : Way, optional
@@ -131,7 +139,7 @@ def _work_nbytes(plan: Plan, stage: Stage, way: Way | None = None) -> int:
     if plan.machine.holding and not (round_.takes_real or round_.makes_real):
         return tiles  # a GPU transforms its own blocks in place
     if way is None:
-        way = model_of(plan).way(stage)
+        way = model.way(stage)
     if way.tiling is not None:
         kernel = _kernel_nbytes(plan, round_)
         return tiles + max(tiles, kernel) if kernel else tiles
@@ -140,6 +148,7 @@ def _work_nbytes(plan: Plan, stage: Stage, way: Way | None = None) -> int:
         stage,
         round_,
         way,
+        is_repeated=model.repeats(round_),
     )
     return copies if copies else tiles
 
@@ -149,13 +158,14 @@ def _uncut_nbytes(
     stage: Stage,
     round_: Round,
     way: Way,
+    is_repeated: bool,
 ) -> int:
     """Return the bytes of the copies of a block that is not cut into tiles."""
     result_itemsize = np.dtype(stage.result_dtype).itemsize
     nbytes = way.copied_nbytes(
         stage.exchange.block_nbytes,
         round_.without_windows.target.largest * result_itemsize,
-        is_repeated=model_of(plan).repeats(round_),
+        is_repeated=is_repeated,
     )
     kernel = _kernel_nbytes(plan, round_)
     has_half_between = any(step.kind != step.last_kind for step in round_.steps)
@@ -219,7 +229,7 @@ class _StageMemory:
         return max(self.results, self.gathered)
 
 
-def _stage_memory(plan: Plan, stage: Stage) -> _StageMemory:
+def _stage_memory(plan: Plan, model: Model, stage: Stage) -> _StageMemory:
     """Return the bytes of an exchange and its round."""
     machine = plan.machine
     exchange = stage.exchange
@@ -235,11 +245,11 @@ def _stage_memory(plan: Plan, stage: Stage) -> _StageMemory:
         blocks=blocks,
         threads=threads,
         share=own_blocks / max(1, blocks),
-        work=threads * _work_nbytes(plan, stage),
+        work=threads * _work_nbytes(plan, model, stage),
     )
 
 
-def _peak_in_memory(plan: Plan) -> int:
+def _peak_in_memory(plan: Plan, model: Model) -> int:
     """Return the peak bytes of blocks, tiles and shards."""
     memory = MemoryWalk()
     before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize)
@@ -254,11 +264,16 @@ def _peak_in_memory(plan: Plan) -> int:
         if plan.inside and stage.round_ is not None:  # rounds work inside the input
             memory.allocate("blocks", before)
             continue
-        nbytes = _stage_memory(plan, stage)
+        nbytes = _stage_memory(plan, model, stage)
         if stage.works_in_shared:
             memory.allocate("blocks", before)
             memory.allocate("work", nbytes.work)
-        elif _keeps_blocks(plan, stage, is_first=number == 0):
+        elif _keeps_blocks(
+            plan,
+            model,
+            stage,
+            is_first=number == 0,
+        ):
             memory.allocate("blocks", nbytes.share * before)
             if plan.machine.holding:  # as large as the block at most
                 memory.allocate("work area of cuFFT", nbytes.share * before)
@@ -276,7 +291,12 @@ def _peak_in_memory(plan: Plan) -> int:
     return math.ceil(memory.peak + operand_bytes(plan)) + merging(plan).nbytes
 
 
-def _keeps_blocks(plan: Plan, stage: Stage, is_first: bool) -> bool:
+def _keeps_blocks(
+    plan: Plan,
+    model: Model,
+    stage: Stage,
+    is_first: bool,
+) -> bool:
     """Return whether blocks before an exchange stay where they are until after its round.
 
     An exchange without a round keeps blocks that the rounds before it wrote inside the input. The
@@ -286,16 +306,16 @@ def _keeps_blocks(plan: Plan, stage: Stage, is_first: bool) -> bool:
         return False
     if stage.round_ is None:
         return plan.inside
-    return is_first and _overwrites_input(plan, stage)
+    return is_first and _overwrites_input(plan, model, stage)
 
 
-def _overwrites_input(plan: Plan, stage: Stage) -> bool:
+def _overwrites_input(plan: Plan, model: Model, stage: Stage) -> bool:
     """Return whether the first round writes its results into the input blocks that it reads."""
     if not plan.overwrite or plan.verify != "none" or plan.device == "hybrid":
         return False
     if plan.shares or stage.writes is not None:
         return False
-    if not model_of(plan).way(stage).memory.keeps_form:
+    if not model.way(stage).memory.keeps_form:
         return False
     return plan.device == "cpu" or _fits_gpus_in_place(plan, stage)
 
@@ -417,7 +437,7 @@ def _all_at_once(plan: Plan, blocks: int) -> bool:
 # --- tasks with scratch files --------------------------------------------------------------
 
 
-def _peak_on_disk(plan: Plan) -> int:
+def _peak_on_disk(plan: Plan, model: Model) -> int:
     """Return the peak bytes of host memory with scratch files.
 
     A task first holds what it has read and the block that it makes. Then it holds this block and
@@ -443,6 +463,7 @@ def _peak_on_disk(plan: Plan) -> int:
     for number, stage in enumerate(plan.forecast_stages):
         _walk_task_on_disk(
             plan,
+            model,
             stage,
             number,
             block,
@@ -458,6 +479,7 @@ def _peak_on_disk(plan: Plan) -> int:
 
 def _walk_task_on_disk(
     plan: Plan,
+    model: Model,
     stage: Stage,
     number: int,
     block: int,
@@ -469,8 +491,8 @@ def _walk_task_on_disk(
 
     Parameters
     ----------
-    plan, stage, number
-        The plan, the stage, and its number.
+    plan, model, stage, number
+        The plan, its cost model, the stage, and its number.
     block : int
         Bytes of the block before the stage.
     memory : MemoryWalk
@@ -490,6 +512,7 @@ def _walk_task_on_disk(
         memory.allocate("block of another task", block)
         _walk_gathering(
             plan,
+            model,
             stage,
             decoding,
             memory,
@@ -498,6 +521,7 @@ def _walk_task_on_disk(
         in_flight = min(stage.exchange.block_nbytes, _under_way(stage.exchange))
         _walk_assembling(
             plan,
+            model,
             stage,
             decoding if reads_rows else in_flight,
             memory,
@@ -507,6 +531,7 @@ def _walk_task_on_disk(
         memory.allocate("shards", shard_nbytes)
         _walk_gathering(
             plan,
+            model,
             stage,
             decoding,
             memory,
@@ -518,6 +543,7 @@ def _walk_task_on_disk(
 
 def _walk_gathering(
     plan: Plan,
+    model: Model,
     stage: Stage,
     decoding: int,
     memory: MemoryWalk,
@@ -528,9 +554,9 @@ def _walk_gathering(
     round changes the shape or the type of blocks, the arena has idle memory of an earlier block
     before it, which is too small or too large for a result.
     """
-    work = _work_nbytes(plan, stage)
+    work = _work_nbytes(plan, model, stage)
     idle = 0
-    if stage.round_ is not None and not model_of(plan).way(stage).memory.keeps_form:
+    if stage.round_ is not None and not model.way(stage).memory.keeps_form:
         idle = stage.exchange.block_nbytes
     memory.allocate("result", stage.result_block_nbytes)
     memory.allocate("work, decoded chunks or idle memory", max(work, decoding, idle))
@@ -539,6 +565,7 @@ def _walk_gathering(
 
 def _walk_assembling(
     plan: Plan,
+    model: Model,
     stage: Stage,
     in_flight: int,
     memory: MemoryWalk,
@@ -547,8 +574,8 @@ def _walk_assembling(
 
     Parameters
     ----------
-    plan, stage
-        The plan, and the stage of the task.
+    plan, model, stage
+        The plan, its cost model, and the stage of the task.
     in_flight : int
         Bytes of the shards, or of chunks that are decoded.
     memory : MemoryWalk
@@ -558,10 +585,15 @@ def _walk_assembling(
     memory.allocate("shards", in_flight)
     memory.free("shards")
     if stage.round_ is None:
-        memory.allocate("work", _work_nbytes(plan, stage))
+        memory.allocate("work", _work_nbytes(plan, model, stage))
     else:
-        way = model_of(plan).way(stage, is_assembled=True)
-        work = _work_nbytes(plan, stage, way)
+        way = model.way_of_assembled(stage)
+        work = _work_nbytes(
+            plan,
+            model,
+            stage,
+            way,
+        )
         if not way.memory.is_overwritten:
             work += stage.result_block_nbytes
         memory.allocate("work", work)

@@ -187,8 +187,10 @@ def blocks_before_next(
     lengths_back : sequence of (int, int)
         Axes whose length changes, and the other length.
     """
-    layouts = []
-    for round_, next_round in itertools.pairwise(rounds):
+    layouts = [round_.target for round_ in rounds]
+    if not lengths_back:
+        return layouts
+    for number, (round_, next_round) in enumerate(itertools.pairwise(rounds)):
         axes = list(round_.target.axes)
         for axis, _ in lengths_back:
             (group,) = axes[axis].groups
@@ -197,9 +199,7 @@ def blocks_before_next(
             (next_digit,) = next_group.digits
             if digit.stage == next_digit.stage:
                 axes[axis] = AxisLayout((_of_length(group, next_digit),))
-        layouts.append(Layout(tuple(axes)))
-    if rounds:
-        layouts.append(rounds[-1].target)
+        layouts[number] = Layout(tuple(axes))
     return layouts
 
 

@@ -117,7 +117,7 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         writing=request.writing,
         reopened=request.reopened and not candidate.from_rows,
     )
-    return with_forecast(plan)
+    return with_forecast(plan, search.model)
 
 
 def ranked_plans(search: Candidates, sizes: Sizes) -> list[Plan]:
@@ -374,7 +374,7 @@ def _plan_in_blocks(
     if plan is None or (near and not plan.from_rows):
         return None
     if is_merged and not plan.reopened:
-        plan = with_forecast(plan, incoming=request.chunks)
+        plan = with_forecast(plan.changed(incoming=request.chunks), larger_search.model)
     plan = _as_it_fits(plan)
     return plan if plan.fits_memory else None
 
@@ -387,7 +387,7 @@ def _as_it_fits(plan: Plan) -> Plan:
     runs_on_gpu = plan.machine.gpus > 0 and plan.device != "cpu"
     if plan.fits_memory or plan.assembles or plan.storage != "disk" or runs_on_gpu:
         return plan
-    return with_forecast(plan, assembles=True)
+    return with_forecast(plan.changed(assembles=True))
 
 
 def _fitting_in(search: Candidates) -> Plan | None:

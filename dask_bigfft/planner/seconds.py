@@ -154,6 +154,8 @@ class Model:
     verify: str = "none"
     device: str = "auto"
     _stages: dict[Stage, RoundForecast] = field(default_factory=dict, init=False, compare=False)
+    _ways: dict[Stage, Way] = field(default_factory=dict, init=False, compare=False)
+    _prices: dict[Round, Price] = field(default_factory=dict, init=False, compare=False)
 
     @cached_property
     def itemsize(self) -> int:
@@ -163,7 +165,7 @@ class Model:
     @cached_property
     def library(self) -> LibrarySpeeds:
         """Speeds of the FFT library."""
-        return self.machine.profile.library(self.kernel, np.dtype(self.dtype).name)
+        return self.machine.profile.library(self.kernel, self.dtype)
 
     @cached_property
     def devices(self) -> tuple[DeviceProfile, ...]:
@@ -204,25 +206,48 @@ class Model:
         """Return whether FFTs are done twice, as those beside a product are not."""
         return self.repeats(round_) and not round_.multiplies
 
-    def way(self, stage: Stage, is_assembled: bool = False) -> Way:
+    def price(self, round_: Round) -> Price:
+        """Return the work of a round on all its blocks, which is worked out once for each round."""
+        work = self._prices.get(round_)
+        if work is None:
+            work = price_of(round_)
+            self._prices[round_] = work
+        return work
+
+    def flops(self, round_: Round) -> float:
+        """Return the floating point operations of a round's FFTs."""
+        return sum(self.price(round_).flops)
+
+    def way(self, stage: Stage) -> Way:
         """Return the way of a full block through a round, as `kernels.loop.CPUExecutor` takes it.
 
-        An assembled block is an array of its own, which the result replaces if both are alike.
+        Time and memory of a stage depend on it: it is worked out once for each stage.
         """
+        way = self._ways.get(stage)
+        if way is None:
+            way = self._way(stage, is_assembled=False)
+            self._ways[stage] = way
+        return way
+
+    def way_of_assembled(self, stage: Stage) -> Way:
+        """Return the way of a full block that is assembled in an array of its own.
+
+        The result replaces the block if both are alike.
+        """
+        return self._way(stage, is_assembled=True)
+
+    def _way(self, stage: Stage, is_assembled: bool) -> Way:
+        """Return the way of a full block through a round."""
         round_ = stage.round_
         assert round_ is not None
         exchange = stage.exchange
-        shape = round_.source.full_shape
-        result_shape = round_.target.full_shape
-        nbytes = math.prod(shape) * np.dtype(exchange.dtype).itemsize
-        result_nbytes = math.prod(result_shape) * np.dtype(stage.result_dtype).itemsize
         keeps_form = exchange.dtype == stage.result_dtype and not changes(round_)
         is_overwritten = keeps_form if is_assembled else stage.works_in_place
         memory = BlockMemory(
-            shape=shape,
-            result_shape=result_shape,
+            shape=round_.source.full_shape,
+            result_shape=round_.target.full_shape,
             result_strides=stage.result_strides,
-            nbytes=max(nbytes, result_nbytes, 1),
+            nbytes=max(exchange.block_nbytes, stage.result_block_nbytes, 1),
             keeps_form=keeps_form,
             source="array" if is_assembled or stage.reads_one_array else "shards",
             is_overwritten=is_overwritten,
@@ -298,7 +323,7 @@ class Model:
         else:
             speed = self.library.flops
         inner_threads = self.machine.threads // self.lanes(source.blocks)
-        work = price_of(round_)
+        work = self.price(round_)
         seconds = sum(work.flops) / speed
         seconds /= 1 + INNER_THREAD * (inner_threads - 1)
         seconds += work.products * target.size * self.itemsize / (2 * profile.copy)
@@ -359,7 +384,7 @@ class Model:
             calls += device.call * (len(round_.steps) + 2) * tile_pass.tiles
             largest_nbytes = max(largest_nbytes, nbytes_in, nbytes_out)
         kernels = 0.0
-        for count in price_of(round_).flops:
+        for count in self.price(round_).flops:
             kernels += max(count / blocks / device.flops, 4 * largest_nbytes / device.memory)
         return max(calls, bus, kernels)
 
@@ -395,9 +420,10 @@ class Model:
 
         Candidates of a search have many stages in common: each is worked out once.
         """
-        if stage not in self._stages:
-            self._stages[stage] = self._stage(stage, number)
-        expected = self._stages[stage]
+        expected = self._stages.get(stage)
+        if expected is None:
+            expected = self._stage(stage, number)
+            self._stages[stage] = expected
         return expected if expected.index == number else replace(expected, index=number)
 
     def _stage(self, stage: Stage, number: int) -> RoundForecast:
@@ -414,11 +440,14 @@ class Model:
         travel = 0.0
         if stage.moves or self.storage != "disk":
             travel = self._travel(exchange)
+        bus = 0.0
+        if runs_on_gpu:
+            bus = self.blocks_per_lane(blocks, len(self.devices)) * work.device
         lanes = self.lanes(blocks) * workers
         parts = {
             "gathering": work.gather / lanes,
             "FFTs": work.fft / lanes,
-            "the bus": self.blocks_per_lane(blocks, len(self.devices)) * work.device,
+            "the bus": bus,
             "what travels": travel,
             "scheduling": max(scheduled, python) + serial,
         }
@@ -432,7 +461,7 @@ class Model:
             device=work.device,
             travel=travel,
             scheduling=parts["scheduling"],
-            bound=max(parts, key=lambda name: parts[name]),
+            bound=max(parts, key=parts.__getitem__),
             share=1.0 if runs_on_gpu and stage.round_ is not None else 0.0,
         )
 
@@ -519,11 +548,10 @@ class Model:
         """Return the seconds of the network or the disk for an exchange."""
         profile = self.machine.profile
         workers = self.machine.workers
-        nbytes = exchange.shard_nbytes
         if exchange.shape.local:
             return 0.0
         if self.storage == "disk":
-            return nbytes * (1 / profile.write + 1 / profile.read)
+            return exchange.shard_nbytes * (1 / profile.write + 1 / profile.read)
         if workers == 1:
             return 0.0
-        return nbytes * (1 - 1 / workers) / (workers * profile.network)
+        return exchange.shard_nbytes * (1 - 1 / workers) / (workers * profile.network)

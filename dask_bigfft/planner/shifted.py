@@ -123,12 +123,12 @@ def shifted_plan(plan: Plan, before: Offsets, after: Offsets) -> Plan:
     rounds = tuple(
         replace(r, source=source, target=target) for r, source, target in rounds_in_layouts
     )
-    return with_forecast(
-        plan,
+    shifted = plan.changed(
         source=layouts[0],
         rounds=rounds,
         result=layouts[-1],
     )
+    return with_forecast(shifted)
 
 
 def _first_like_result(plan: Plan, layouts: list[Layout], axis: int) -> int:

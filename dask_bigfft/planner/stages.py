@@ -11,7 +11,7 @@ one-dimensional transform in natural order then comes out in order without a cop
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,14 +20,14 @@ import numpy as np
 from dask_bigfft.planner.tile_plan import LEAST_WRITTEN_NBYTES
 from dask_bigfft.tiles.program import program_of
 from dask_bigfft.transforms.exchanges import ExchangeShape, Mirror, exchange_shape, packed_dtype
-from dask_bigfft.transforms.layout import Layout
+from dask_bigfft.transforms.layout import HashedOnce, Layout
 from dask_bigfft.transforms.rounds import Round, transformed
 from dask_bigfft.transforms.shared_layouts import Place, fits, place_of, shared_layout_of
 from dask_bigfft.transforms.spec import TransformSpec
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(HashedOnce):
     """Exchange between two rounds: blocks of `source` become blocks of `target`.
 
     Parameters
@@ -135,7 +135,7 @@ def no_shared_layouts(exchanges: int, rounds: int) -> SharedLayouts:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(HashedOnce):
     """An exchange, and the round that follows it.
 
     Parameters
@@ -282,8 +282,7 @@ def with_buffers(
             works_in_place = shared_layouts.inside[number] is not None
         if writes is not None and writes.home != number + 1:
             writes = None  # the round works in place in a buffer of an earlier exchange
-        buffered_stage = replace(
-            stage,
+        buffered_stage = stage.changed(
             reads=buffers[number],
             writes=writes,
             works_in_place=works_in_place,
@@ -296,10 +295,10 @@ def with_buffers(
 def block_dtypes(spec: TransformSpec, rounds: Sequence[Round]) -> tuple[str, ...]:
     """Return the dtype of the blocks before and after each round, and of the result."""
     dtypes: list[str] = []
-    before = _dtype_before_rounds(spec, rounds)
+    before = _dtype_before_rounds(spec, rounds).str
     for round_ in rounds:
-        after = spec.real_dtype if round_.makes_real else spec.work_dtype
-        dtypes += [before.str, after.str]
+        after = spec.real_dtype.str if round_.makes_real else spec.work_dtype.str
+        dtypes += [before, after]
         before = after
     return (*dtypes, spec.out_dtype.str)
 

@@ -179,12 +179,12 @@ class Round(HashedOnce):
         is_cropped = any(window.count < window.size for window in self.windows)
         return is_cropped or bool(self.windows_in)
 
-    @property
+    @cached_property
     def takes_real(self) -> bool:
         """True if a step transforms real values into half a spectrum."""
         return any(step.kind == "r2c" for step in self.steps)
 
-    @property
+    @cached_property
     def makes_real(self) -> bool:
         """True if a step transforms half a spectrum into real values."""
         return any(step.last_kind == "c2r" for step in self.steps)

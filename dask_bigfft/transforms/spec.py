@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, SupportsIndex, TypeVar, cast, get_args
 
 import numpy as np
@@ -178,12 +179,12 @@ class TransformSpec:
             shape = f"({', '.join(sizes)})"
         return f"{self.name} of {shape} {np.dtype(self.dtype)}"
 
-    @property
+    @cached_property
     def work_dtype(self) -> np.dtype[Any]:
         """Complex dtype of the rounds."""
         return work_dtype(self.dtype)
 
-    @property
+    @cached_property
     def real_dtype(self) -> np.dtype[Any]:
         """Real dtype of the same precision."""
         return np.empty(0, self.work_dtype).real.dtype

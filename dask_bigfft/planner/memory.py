@@ -81,16 +81,15 @@ def _stored(layout: Layout, itemsize: int) -> int:
 def peak_host(plan: Plan, model: Model) -> int:
     """Return the peak bytes of host memory per process, without those of imports.
 
-    `model` is the cost model of the plan (`model_of`). In memory, the blocks before and after an exchange exist together, because of its barrier. Every
+    `model` is the cost model of the plan (`model_of`).
+
+    In memory, the blocks before and after an exchange exist together, because of its barrier. Every
     thread also holds the result of its task, and tiles. A round in place only adds its tiles.
     Between processes shards in flight count once more, and blocks are spread unevenly. A shuffle
     limits its shards in memory and spills the others to files. With scratch files only the data of
     the running tasks are in memory. FFT libraries copy long lines and cache roots of unity.
     """
-    if plan.storage == "disk":
-        blocks = _peak_on_disk(plan, model)
-    else:
-        blocks = _peak_in_memory(plan, model)
+    blocks = _peak_on_disk(plan, model) if plan.storage == "disk" else _peak_in_memory(plan, model)
     if plan.machine.gpus and plan.device == "gpu":
         return blocks
     itemsize = plan.spec.work_dtype.itemsize

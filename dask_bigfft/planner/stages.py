@@ -27,7 +27,7 @@ from dask_bigfft.transforms.spec import TransformSpec
 
 
 @dataclass(frozen=True)
-class Exchange(HashedOnce):
+class Exchange:
     """Exchange between two rounds: blocks of `source` become blocks of `target`.
 
     Parameters

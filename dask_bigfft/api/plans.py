@@ -36,7 +36,7 @@ from dask_bigfft.planner.strategies import (
     choose_plan,
     find_plan_by_model,
 )
-from dask_bigfft.planner.tile_plan import DeviceSettings
+from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
 from dask_bigfft.transforms.bands import axis_windows
 from dask_bigfft.transforms.layout import Order
 from dask_bigfft.transforms.spec import FactorSpec, TransformSpec, parse_scale, transform_spec
@@ -187,7 +187,7 @@ def _specified_plan(
         if smallest is None:
             raise
         raise PlanError(f"{error}. {smallest}") from error
-    return replace(plan, fallback=fallback) if fallback else plan
+    return plan.changed(fallback=fallback) if fallback else plan
 
 
 def _with_digits_at_both_ends(spec: TransformSpec, digits: tuple[int, ...]) -> TransformSpec:
@@ -413,14 +413,14 @@ def _chosen_plan(
     PlanError
         If no plan meets the memory limit.
     """
-    settings = _planner_settings(request)
+    machine_with_gpus = _with_gpus(machine, request)
+    settings = _planner_settings(has_gpus=machine_with_gpus.gpus > 0)
     search = _Search(
         spec,
         settings,
         kernels,
         works_inside=may_overwrite and machine.workers == 1,
     )
-    machine_with_gpus = _with_gpus(machine, request)
     gpu_machine = machine_with_gpus
     if request.device == "hybrid":
         gpu_machine = _with_gpus(machine, replace(request, device="gpu"))
@@ -437,20 +437,25 @@ def _chosen_plan(
     return choose_plan(problem)
 
 
-def _planner_settings(request: Request) -> PlannerSettings:
-    """Return the settings that strategies read."""
-    pipeline = {}
-    for name in ("buffers", "tiles", "streams"):
-        value = config.get(f"bigfft.gpu.{name}")
-        pipeline[name] = None if value in (0, "auto") else value
+def _planner_settings(has_gpus: bool) -> PlannerSettings:
+    """Return the settings that strategies read; those of pipelines only if there are GPUs."""
     return PlannerSettings(
         whole_nbytes=config.get("bigfft.planner.small"),
         merged_nbytes=config.get("bigfft.planner.min-chunk"),
         min_speedup=config.get("bigfft.hybrid.min-speedup"),
         cpu_share=config.get("bigfft.hybrid.cpu-share"),
-        pipeline=DeviceSettings(pipeline["buffers"], pipeline["tiles"], pipeline["streams"]),
+        pipeline=_pipeline_settings() if has_gpus else AS_IS,
         cuts_gpu_blocks=not ARRAY_EXPRESSIONS,  # which would copy all blocks to one GPU
     )
+
+
+def _pipeline_settings() -> DeviceSettings:
+    """Return the settings of GPU pipelines."""
+    pipeline = {}
+    for name in ("buffers", "tiles", "streams"):
+        value = config.get(f"bigfft.gpu.{name}")
+        pipeline[name] = None if value in (0, "auto") else value
+    return DeviceSettings(pipeline["buffers"], pipeline["tiles"], pipeline["streams"])
 
 
 def _with_gpus(machine: Machine, request: Request) -> Machine:

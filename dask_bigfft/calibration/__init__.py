@@ -159,7 +159,7 @@ def calibrate(
         raise_invalid("client", client, "a client of a cluster that has workers")
     place = "" if client is None else environment.cluster_place(workers.values())
     profile = _measured(client, workers, nbytes, repeat)
-    target = environment.profile_path(place) if path is None else Path(path)
+    target = Path(environment.profile_path(place) if path is None else path)
     if not environment.save_profile(profile, target):
         raise_invalid("path", str(target), "a file that can be written")
     return profile

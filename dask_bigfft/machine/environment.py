@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import os
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -62,10 +63,10 @@ def cluster_place(workers: Iterable[Mapping[str, Any]]) -> str:
     return digest.hexdigest()[:10]
 
 
-def profile_path(place: str = "") -> Path:
+def profile_path(place: str = "") -> str:
     """Return the path of the profile of this machine, or of a cluster."""
     name = f"profile-{place}.json" if place else "profile.json"
-    return Path(config.get("bigfft.wisdom.directory")) / name
+    return os.path.join(config.get("bigfft.wisdom.directory"), name)
 
 
 def save_profile(profile: Profile, path: Path) -> bool:
@@ -76,12 +77,12 @@ def save_profile(profile: Profile, path: Path) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _profile(path: Path, modified: int, anywhere: bool) -> Profile | None:
+def _profile(path: str, modified: int, anywhere: bool) -> Profile | None:
     """Return the profile in a file, or None; log once why a file cannot be used.
 
     Parameters
     ----------
-    path : Path
+    path : str
         The file.
     modified : int
         Time of its last modification: a profile that is written again is read again.
@@ -96,7 +97,7 @@ def _profile(path: Path, modified: int, anywhere: bool) -> Profile | None:
             return None
         return Profile.from_json(json.dumps(content))
 
-    profile = files.read_json(path, SCHEMA, checked)
+    profile = files.read_json(Path(path), SCHEMA, checked)
     if anywhere and profile is None:
         log.warning(
             "the profile %s cannot be used, `dask-bigfft calibrate --output FILE` writes one of "
@@ -117,10 +118,10 @@ def known_profile(*places: str) -> Profile:
     """
     named = config.get("bigfft.planner.profile")
     is_named = named is not None
-    paths = [Path(named)] if is_named else [profile_path(place) for place in places]
+    paths = [named] if is_named else [profile_path(place) for place in places]
     for path in paths:
         try:
-            modified = path.stat().st_mtime_ns
+            modified = os.stat(path).st_mtime_ns
         except OSError:
             if is_named:
                 log.warning("the profile %s does not exist: plans are made for a common one", path)

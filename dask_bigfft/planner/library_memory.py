@@ -7,6 +7,7 @@ registers of a core hold several values (*lanes*), and it caches roots of unity 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dask_bigfft.transforms.factors import factorize
 from dask_bigfft.transforms.layout import LONG_BYTES
@@ -135,76 +136,102 @@ def library_bytes(
     cached_values: dict[tuple[int, bool], float] = {}
     for round_ in rounds:
         for step in round_.steps:
+            lines = _lines_of(round_, step)
             calls = threads
-            if _line_count(round_, step) == 1:  # which no two threads share
-                calls = min(threads, round_.target.blocks)
-            lines = _copied_lines(
+            if lines.count == 1:  # which no two threads share
+                calls = min(threads, lines.blocks)
+            copied_lines = _copied_lines(
                 library,
-                round_,
-                step,
+                lines,
                 itemsize,
                 threads,
             )
-            copied_values = max(copied_values, calls * step.length * lines)
-            is_real = step.kind != "c2c"
-            cached_values[step.length, is_real] = step.length * _cached_lines(library, step)
+            copied_values = max(copied_values, calls * lines.length * copied_lines)
+            roots = lines.length * _cached_lines(library, lines)
+            cached_values[lines.length, lines.are_real] = roots
     return math.ceil((copied_values + sum(cached_values.values())) * itemsize)
 
 
-def _cached_lines(library: LibraryMemory, step: Step) -> float:
-    """Return the roots that a library caches for a step, in lengths of the step."""
-    if has_large_prime(step.length):
-        return library.cached_large_prime
-    return library.cached if step.kind == "c2c" else library.cached / 2
+class _Lines(NamedTuple):
+    """Lines of the blocks of a round that a step transforms.
+
+    Parameters
+    ----------
+    length, count : int
+        Length of a line, and number of lines of a block.
+    are_real, are_contiguous : bool
+        Whether values are real at one end, and whether those of a line are neighbours.
+    has_large_prime : bool
+        Whether libraries may transform them as convolutions.
+    blocks : int
+        Number of blocks.
+    """
+
+    length: int
+    count: int
+    are_real: bool
+    are_contiguous: bool
+    has_large_prime: bool
+    blocks: int
 
 
-def _line_count(round_: Round, step: Step) -> int:
-    """Return the number of lines of a block that a step transforms."""
+def _lines_of(round_: Round, step: Step) -> _Lines:
+    """Return the lines that a step of a round transforms."""
     shape = round_.source.full_shape
     dim = round_.dim(step)
-    return math.prod(shape[:dim]) * math.prod(shape[dim + 1 :])
+    stride = math.prod(shape[dim + 1 :])
+    return _Lines(
+        length=step.length,
+        count=math.prod(shape[:dim]) * stride,
+        are_real=step.kind != "c2c",
+        are_contiguous=stride <= 1,
+        has_large_prime=has_large_prime(step.length),
+        blocks=round_.target.blocks,
+    )
+
+
+def _cached_lines(library: LibraryMemory, lines: _Lines) -> float:
+    """Return the roots that a library caches for some lines, in lengths of a line."""
+    if lines.has_large_prime:
+        return library.cached_large_prime
+    return library.cached / 2 if lines.are_real else library.cached
 
 
 def _copied_lines(
     library: LibraryMemory,
-    round_: Round,
-    step: Step,
+    lines: _Lines,
     itemsize: int,
     threads: int,
 ) -> int:
-    """Return the complex lines that a call for a step copies in one thread of the library."""
+    """Return the complex lines that a call copies in one thread of the library."""
     lanes = max(1, 16 // itemsize)
-    if has_large_prime(step.length):
+    if lines.has_large_prime:
         copies = library.large_prime
         return copies.least + copies.per_lane * lanes
     copies = _copies_of(
         library,
-        round_,
-        step,
+        lines,
         itemsize,
         threads,
     )
-    lines = copies.least + copies.per_lane * lanes
-    count = _line_count(round_, step)
-    if count == 1:
-        return min(lines, 1)
-    return min(lines, 2) if count < 2 * lanes else lines
+    copied = copies.least + copies.per_lane * lanes
+    if lines.count == 1:
+        return min(copied, 1)
+    return min(copied, 2) if lines.count < 2 * lanes else copied
 
 
 def _copies_of(
     library: LibraryMemory,
-    round_: Round,
-    step: Step,
+    lines: _Lines,
     itemsize: int,
     threads: int,
 ) -> CopiedLines:
-    """Return the copies of a step whose length has no large prime factor."""
-    if step.kind != "c2c":
+    """Return the copies of lines whose length has no large prime factor."""
+    if lines.are_real:
         return library.real
-    is_contiguous = math.prod(round_.source.full_shape[round_.dim(step) + 1 :]) <= 1
-    if not is_contiguous:
+    if not lines.are_contiguous:
         return library.columns
-    is_long = step.length * itemsize >= LONG_BYTES
-    if is_long and round_.target.blocks >= threads:  # long lines are copied one by one
+    is_long = lines.length * itemsize >= LONG_BYTES
+    if is_long and lines.blocks >= threads:  # long lines are copied one by one
         return CopiedLines(max(library.rows.least, 1), 0)
     return library.rows

@@ -50,6 +50,8 @@ class Machine:
     @property
     def devices(self) -> tuple[DeviceProfile, ...]:
         """Speeds of each GPU of a process. An unmeasured one is assumed to be like the others."""
+        if not self.gpus:
+            return ()
         known = self.profile.devices or (DeviceProfile(),)
         return tuple(known[min(i, len(known) - 1)] for i in range(self.gpus))
 

@@ -12,7 +12,7 @@ block.
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -55,8 +55,7 @@ def changes(round_: Round) -> bool:
     return round_.source.full_shape != round_.target.full_shape
 
 
-@dataclass(frozen=True)
-class Traffic:
+class Traffic(NamedTuple):
     """Copies of a block before and after the FFTs of a round.
 
     Parameters
@@ -91,8 +90,7 @@ NO_ROUND = Traffic(
 )
 
 
-@dataclass(frozen=True)
-class _Work:
+class _Work(NamedTuple):
     """Seconds of the work on all blocks of a stage.
 
     Parameters
@@ -253,6 +251,7 @@ class Model:
             is_overwritten=is_overwritten,
         )
         is_verified = self.verify != "none"
+        apart = is_verified and is_apart(is_verified, is_overwritten, round_.keeps_energy)
         return way_of(
             program_of(round_),
             memory,
@@ -260,7 +259,7 @@ class Model:
             supports_out=self.library.supports_out,
             has_windows=bool(round_.windows),
             checked=is_verified,
-            apart=is_apart(is_verified, is_overwritten, round_.keeps_energy),
+            apart=apart,
         )
 
     def traffic(self, stage: Stage) -> Traffic:

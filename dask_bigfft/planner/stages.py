@@ -212,7 +212,10 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     >>> contiguous_strides((8, 6, 4))
     (24, 4, 1)
     """
-    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * size)
+    return tuple(reversed(strides[: len(shape)]))
 
 
 def stages_of(

@@ -247,22 +247,22 @@ def way_of(
             writing_fft="none",
             apart=True,
         )
+    has_contiguous_result = memory.is_contiguous(tiles)
     reads_in_place = not checked and _reads_in_place(
         program,
         memory,
-        tiles,
+        has_contiguous_result,
         supports_out,
         has_windows,
     )
     writing_fft: WritingFFT = "none"
-    if supports_out and not has_windows:
-        writing_fft = _writing_fft(
-            program,
-            memory,
-            tiles,
-            checked,
-        )
-    fills_result = not reads_in_place and _fills_result(memory, tiles)
+    # The sums of a verified tile need contiguous rows.
+    has_needed_rows = has_contiguous_result or not checked
+    if supports_out and not has_windows and has_needed_rows:
+        writing_fft = _writing_fft(program, memory, tiles)
+    fills_result = False
+    if not reads_in_place and has_contiguous_result:
+        fills_result = _fills_result(memory, is_cut=tiles is not None)
     has_one_dim = program.is_one_call and len(program.dims) == 1
     if reads_in_place and has_one_dim and cut is None and not has_windows:
         tiles = None  # tiles would gain nothing
@@ -279,7 +279,7 @@ def way_of(
 def _reads_in_place(
     program: Program,
     memory: BlockMemory,
-    tiles: tuple[int, int] | None,
+    has_contiguous_result: bool,
     supports_out: bool,
     has_windows: bool,
 ) -> bool:
@@ -287,7 +287,6 @@ def _reads_in_place(
     if has_windows:
         # Windows are those of a result in new memory. An FFT of real values only reads its source.
         return program.begins_with_r2c and memory.source == "array"
-    has_contiguous_result = memory.is_contiguous(tiles)
     if has_contiguous_result and memory.is_overwritten and _is_complex_fft(program):
         return True  # any library does this in place
     if not has_contiguous_result and not program.is_one_call:
@@ -307,22 +306,19 @@ def _begins_with_fft(program: Program) -> bool:
     return program.begins_with_all or program.begins_with_r2c
 
 
-def _fills_result(memory: BlockMemory, tiles: tuple[int, int] | None) -> bool:
-    """Return whether tiles can be copied to their place in the result."""
-    if memory.is_overwritten and tiles is not None:
+def _fills_result(memory: BlockMemory, is_cut: bool) -> bool:
+    """Return whether tiles can be copied to their place in a contiguous result."""
+    if memory.is_overwritten and is_cut:
         return False  # they would be copied to where they are
-    return memory.keeps_form and memory.is_contiguous(tiles)
+    return memory.keeps_form
 
 
 def _writing_fft(
     program: Program,
     memory: BlockMemory,
     tiles: tuple[int, int] | None,
-    checked: bool,
 ) -> WritingFFT:
     """Return the operation by which a library can write to the result."""
-    if checked and not memory.is_contiguous(tiles):
-        return "none"  # the sums of a verified tile need contiguous rows
     last = program.operations[-1] if program.operations else None
     if isinstance(last, FFT) and last.kind == "c2r":
         return "last"

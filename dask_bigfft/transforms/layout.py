@@ -79,11 +79,12 @@ class HashedOnce:
         cls.__hash__ = HashedOnce.__hash__  # type: ignore[method-assign]  # dataclass keeps it
 
     def __hash__(self) -> int:
-        number: int | None = self.__dict__.get("_hash")
+        values = self.__dict__
+        number: int | None = values.get("_hash")
         if number is None:
             names: tuple[str, ...] = self.__match_args__  # type: ignore[attr-defined]
-            number = hash(tuple([getattr(self, name) for name in names]))
-            object.__setattr__(self, "_hash", number)
+            number = hash(tuple([values[name] for name in names]))
+            values["_hash"] = number
         return number
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,7 +93,8 @@ class HashedOnce:
 
     def _fields(self) -> dict[str, Any]:
         names: tuple[str, ...] = self.__match_args__  # type: ignore[attr-defined]
-        return {name: getattr(self, name) for name in names}
+        values = self.__dict__
+        return {name: values[name] for name in names}
 
     def changed(self, **changes: Any) -> Self:
         """Return a copy with other values of some fields, faster than `dataclasses.replace`."""

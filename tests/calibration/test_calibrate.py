@@ -131,7 +131,7 @@ def test_what_is_damaged_or_foreign_is_reported_and_ignored(
     content,
     text,
 ):
-    path = environment.profile_path()
+    path = Path(environment.profile_path())
     if content is None:
         write(path, machine=["another", "machine", 1024])
     else:

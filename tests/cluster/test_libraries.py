@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import weakref
+from pathlib import Path
 from dataclasses import replace
 from typing import Any
 
@@ -265,7 +266,7 @@ def speeds(**rates):
 def test_a_profile_with_speeds_of_all_says_which_is_the_fastest(client, tmp_path):
     """Else it is measured here, as for what a profile says nothing of."""
     workers = events.workers_of(client).values()
-    path = environment.profile_path(environment.cluster_place(workers))
+    path = Path(environment.profile_path(environment.cluster_place(workers)))
     fast = next((name for name in usable() if name not in ("scipy", "ducc0")), "scipy")
     rates = {name: 2e9 if name == fast else 1e9 for name in usable()}
     assert environment.save_profile(speeds(**rates), path)

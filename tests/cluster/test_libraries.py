@@ -7,8 +7,8 @@ import signal
 import sys
 import threading
 import weakref
-from pathlib import Path
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dask

@@ -138,7 +138,7 @@ def library_bytes(
         for step in round_.steps:
             lines = _lines_of(round_, step)
             calls = threads
-            if lines.count == 1:  # which no two threads share
+            if lines.per_block == 1:  # which no two threads share
                 calls = min(threads, lines.blocks)
             copied_lines = _copied_lines(
                 library,
@@ -157,7 +157,7 @@ class _Lines(NamedTuple):
 
     Parameters
     ----------
-    length, count : int
+    length, per_block : int
         Length of a line, and number of lines of a block.
     are_real, are_contiguous : bool
         Whether values are real at one end, and whether those of a line are neighbours.
@@ -168,7 +168,7 @@ class _Lines(NamedTuple):
     """
 
     length: int
-    count: int
+    per_block: int
     are_real: bool
     are_contiguous: bool
     has_large_prime: bool
@@ -182,7 +182,7 @@ def _lines_of(round_: Round, step: Step) -> _Lines:
     stride = math.prod(shape[dim + 1 :])
     return _Lines(
         length=step.length,
-        count=math.prod(shape[:dim]) * stride,
+        per_block=math.prod(shape[:dim]) * stride,
         are_real=step.kind != "c2c",
         are_contiguous=stride <= 1,
         has_large_prime=has_large_prime(step.length),
@@ -215,9 +215,9 @@ def _copied_lines(
         threads,
     )
     copied = copies.least + copies.per_lane * lanes
-    if lines.count == 1:
+    if lines.per_block == 1:
         return min(copied, 1)
-    return min(copied, 2) if lines.count < 2 * lanes else copied
+    return min(copied, 2) if lines.per_block < 2 * lanes else copied
 
 
 def _copies_of(

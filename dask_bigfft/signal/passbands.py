@@ -12,6 +12,8 @@ directions. The response at the cutoff is 1/2, that of a Butterworth filter the 
 """
 
 import math
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
@@ -21,9 +23,15 @@ import numpy as np
 from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.kinds import keeps_rows
 from dask_bigfft.arrays import Array
-from dask_bigfft.errors import parse_as, parse_choice, parse_count, raise_invalid
-from dask_bigfft.signal.arguments import Axes, SignalOptions
-from dask_bigfft.signal.filters import Spacing, fourier_filter
+from dask_bigfft.errors import (
+    ArgumentTypeError,
+    parse_as,
+    parse_choice,
+    parse_count,
+    raise_invalid,
+)
+from dask_bigfft.signal.arguments import Axes, SignalOptions, several_axes
+from dask_bigfft.signal.filters import Spacing, fourier_filter, parse_spacing
 
 __all__ = ["bandpass", "bandstop", "highpass", "lowpass"]
 
@@ -151,6 +159,8 @@ def _parse_cutoff(name: str, cutoff: Any, by: Any) -> float:
         "period",
     )
     allowed = "a positive number"
+    if isinstance(cutoff, np.timedelta64):  # of some units float returns the number alone
+        raise_invalid(name, cutoff, allowed, kind=ArgumentTypeError)
     number = parse_as(float, name, cutoff, allowed)
     if not 0 < number < math.inf:
         raise_invalid(name, cutoff, allowed)
@@ -172,6 +182,70 @@ def _parse_band(band: Any, by: Any) -> tuple[float, float]:
     return low, high
 
 
+def parse_passband(
+    name: str,
+    limits: Any,
+    *,
+    by: Any,
+    edge: Any,
+    order: Any,
+    width: Any,
+) -> Passband:
+    """Return the transfer function of a filter.
+
+    Parameters
+    ----------
+    name : {"lowpass", "highpass", "bandpass", "bandstop"}
+        The filter.
+    limits
+        Its cutoff or its band.
+    by, edge, order, width
+        Arguments of the filter.
+    """
+    edge_shape = _parse_edge(edge, order, width)
+    if name == "lowpass":
+        return Passband(edge_shape, low=None, high=_parse_cutoff("cutoff", limits, by))
+    if name == "highpass":
+        return Passband(edge_shape, low=_parse_cutoff("cutoff", limits, by), high=None)
+    low, high = _parse_band(limits, by)
+    return Passband(
+        edge_shape,
+        low=low,
+        high=high,
+        stops=name == "bandstop",
+    )
+
+
+def warn_above_samples(
+    passband: Passband,
+    distances: Sequence[float],
+    unit: str,
+    stacklevel: int = 5,
+) -> None:
+    """Warn of a cutoff or band that reaches above the highest frequency of the samples.
+
+    Parameters
+    ----------
+    passband : Passband
+        The filter.
+    distances : sequence of float
+        Distance of two samples along each axis.
+    unit : str
+        Unit of the frequencies.
+    stacklevel : int
+        Frames from the warning to the line of the user who has called the filter.
+    """
+    highest = math.hypot(*(1 / (2 * distance) for distance in distances))
+    cutoffs = [cutoff for cutoff in (passband.low, passband.high) if cutoff is not None]
+    if max(cutoffs) <= highest * (1 + SAME):
+        return
+    argument = "cutoff" if len(cutoffs) == 1 else "band"
+    frequencies = " to ".join(f"{cutoff:g}" for cutoff in cutoffs)
+    text = f"`{argument}` is {frequencies} {unit} as a frequency, above the highest frequency of "
+    text += f"the samples, which is {highest:g} {unit}"
+    warnings.warn(text, stacklevel=stacklevel)
+
+
 def _filtered(
     x: Any,
     passband: Passband,
@@ -183,6 +257,8 @@ def _filtered(
     array = parse_array(x, "fft")
     if array.ndim == 0:
         raise_invalid("x", x, "an array with one or more axes")
+    distances = parse_spacing("spacing", spacing, len(several_axes(axes, array.ndim)))
+    warn_above_samples(passband, distances, "cycles per unit of spacing")
     return fourier_filter(array, passband, axes, spacing=spacing, **options)
 
 
@@ -207,7 +283,8 @@ def lowpass(
         Of any chunking; only read. It is assumed to be periodic.
     cutoff : float
         Frequency in cycles per unit of `spacing`, or wavelength or period in units of `spacing`.
-        For several axes it is a limit of the magnitude of the frequency.
+        For several axes it is a limit of the magnitude of the frequency. A warning says if it is
+        above all frequencies that samples at this distance have.
     axes : int or sequence of int, optional
         Axes of the transform, all by default.
     spacing : float or sequence of float
@@ -245,10 +322,13 @@ def lowpass(
     >>> lowpass(x, 0.1, edge="sharp").compute().round(6)
     array([1., 1., 1., 1., 1., 1., 1., 1.])
     """
-    passband = Passband(
-        _parse_edge(edge, order, width),
-        low=None,
-        high=_parse_cutoff("cutoff", cutoff, by),
+    passband = parse_passband(
+        "lowpass",
+        cutoff,
+        by=by,
+        edge=edge,
+        order=order,
+        width=width,
     )
     return _filtered(
         x,
@@ -294,10 +374,13 @@ def highpass(
     >>> highpass([3.0, 1.0, 3.0, 1.0], 0.1, edge="sharp").compute().round(6)
     array([ 1., -1.,  1., -1.])
     """
-    passband = Passband(
-        _parse_edge(edge, order, width),
-        low=_parse_cutoff("cutoff", cutoff, by),
-        high=None,
+    passband = parse_passband(
+        "highpass",
+        cutoff,
+        by=by,
+        edge=edge,
+        order=order,
+        width=width,
     )
     return _filtered(
         x,
@@ -349,11 +432,13 @@ def bandpass(
     >>> bandpass([3.0, 1.0, 3.0, 1.0], (2.0, 3.0), by="period", edge="sharp").compute().round(6)
     array([ 1., -1.,  1., -1.])
     """
-    low, high = _parse_band(band, by)
-    passband = Passband(
-        _parse_edge(edge, order, width),
-        low=low,
-        high=high,
+    passband = parse_passband(
+        "bandpass",
+        band,
+        by=by,
+        edge=edge,
+        order=order,
+        width=width,
     )
     return _filtered(
         x,
@@ -400,12 +485,13 @@ def bandstop(
     >>> bandstop([3.0, 1.0, 3.0, 1.0], (0.4, 0.5), edge="sharp").compute().round(6)
     array([2., 2., 2., 2.])
     """
-    low, high = _parse_band(band, by)
-    passband = Passband(
-        _parse_edge(edge, order, width),
-        low=low,
-        high=high,
-        stops=True,
+    passband = parse_passband(
+        "bandstop",
+        band,
+        by=by,
+        edge=edge,
+        order=order,
+        width=width,
     )
     return _filtered(
         x,

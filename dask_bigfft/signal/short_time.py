@@ -150,6 +150,8 @@ def parse_window_keywords(keywords: Mapping[str, Any], fs: float) -> "scipy.sign
 def _parse_values(name: str, window: Any) -> Array:
     """Return a copy of the values of a window, as floating-point or complex numbers."""
     allowed = "one or more finite numbers along one axis"
+    if isinstance(window, str):
+        allowed += f", as scipy.signal.get_window({window!r}, 256) returns 256 of them"
     try:
         values = np.array(window)
     except (TypeError, ValueError):

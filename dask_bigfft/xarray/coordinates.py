@@ -29,6 +29,9 @@ RECORDED = ("first", "units", "dtype", "time_unit", "calendar", "band_start", "b
 #: Unit of times of cftime as numbers.
 SINCE = "microseconds since 1970-01-01"
 
+#: Largest integer that every file format stores as an attribute: NetCDF 3 has 32 bits.
+MOST_IN_FILES = 2**31 - 1
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -96,9 +99,28 @@ class Samples:
         attrs = {"units": self.frequency_units}
         for name, value in asdict(self).items():
             attrs[f"direct_{name}"] = value
+        attrs["direct_first"] = self._first_for_files()
         if not self.is_time:
             del attrs["direct_time_unit"]
         return {key: value for key, value in attrs.items() if value is not None}
+
+    def _first_for_files(self) -> float | int | str:
+        """Return the first position: dates and integers of more than 32 bits as text."""
+        if self._is_date:
+            return str(np.datetime64(int(self.first), self.time_unit))
+        is_long = isinstance(self.first, int) and abs(self.first) > MOST_IN_FILES
+        return str(self.first) if is_long else self.first
+
+    @property
+    def _is_date(self) -> bool:
+        """True if the coordinate has dates of NumPy."""
+        return self.dtype is not None and np.dtype(self.dtype).kind == "M"
+
+    def with_first_of(self, text: str) -> "Samples":
+        """Return the samples with the first position that a frequency coordinate has as text."""
+        if self._is_date:
+            return replace(self, first=int(np.datetime64(text, self.time_unit).astype(np.int64)))
+        return replace(self, first=int(text))
 
     def resampled(self, length: int | None) -> "Samples":
         """Return `length` samples in the same interval, unchanged if `length` is None."""
@@ -219,12 +241,16 @@ def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
         for field in RECORDED:
             if f"direct_{field}" in attrs:
                 fields[field] = attrs[f"direct_{field}"]
-        return Samples(
+        first = fields.pop("first", 0)
+        samples = Samples(
             direct,
             length,
             step=float(attrs["direct_step"]),
             **fields,
         )
+        if isinstance(first, str):
+            return samples.with_first_of(first)
+        return replace(samples, first=first)
     if dim not in array.coords:
         return Samples(direct, length)
     frequencies = array.coords[dim].values

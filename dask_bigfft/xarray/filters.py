@@ -8,6 +8,7 @@ is that of a sphere, and a step of longitude that at the middle latitude of the 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Literal, Unpack, get_args
 
 import dask.array as da
@@ -16,10 +17,22 @@ import xarray as xr
 
 from dask_bigfft import signal
 from dask_bigfft.api.calls import transforms_by
-from dask_bigfft.errors import parse_choice, parse_count, parse_flag, raise_invalid
+from dask_bigfft.errors import (
+    ArgumentTypeError,
+    parse_choice,
+    parse_count,
+    parse_flag,
+    raise_invalid,
+)
 from dask_bigfft.signal.arguments import ConvolutionOptions, SignalOptions
 from dask_bigfft.signal.convolution import Method
-from dask_bigfft.signal.passbands import By, Edge
+from dask_bigfft.signal.passbands import (
+    By,
+    Edge,
+    Passband,
+    parse_passband,
+    warn_above_samples,
+)
 from dask_bigfft.xarray.arrays import (
     Dims,
     called_along,
@@ -53,6 +66,9 @@ __all__ = [
     "transfer_function",
     "unpad",
 ]
+
+#: A period with its unit; pandas' durations are Python's.
+Duration = np.timedelta64 | timedelta
 
 #: Metres in a degree of latitude, on a sphere of radius 6,371 km.
 METRES_PER_DEGREE = 6_371_000 * math.pi / 180
@@ -184,7 +200,7 @@ def _by_cutoff(
     array: xr.DataArray,
     dim: Dims = None,
     *,
-    cutoff: float,
+    cutoff: float | Duration,
     by: By = "frequency",
     edge: Edge = "gaussian",
     order: int = 4,
@@ -197,21 +213,16 @@ def _by_cutoff(
     `transforms_by` turns this function into a decorator: `lowpass` below is this function with the
     name "lowpass".
     """
-    keywords: dict[str, Any] = {
-        **options,
-        "cutoff": cutoff,
-        "by": by,
-        "edge": edge,
-        "order": order,
-        "width": width,
-    }
-    return _filtered(
-        getattr(signal, name),
-        array,
-        dim,
-        metres,
-        keywords,
+    dims = parse_dims(array, dim, lambda _: True)
+    passband = parse_passband(
+        name,
+        _in_seconds("cutoff", cutoff, by, array, dims),
+        by=by,
+        edge=edge,
+        order=order,
+        width=width,
     )
+    return _in_passband(array, dims, passband, metres, {**options})
 
 
 @transforms_by
@@ -220,7 +231,7 @@ def _by_band(
     array: xr.DataArray,
     dim: Dims = None,
     *,
-    band: tuple[float, float],
+    band: tuple[float | Duration, float | Duration],
     by: By = "frequency",
     edge: Edge = "gaussian",
     order: int = 4,
@@ -232,20 +243,69 @@ def _by_band(
 
     As `_by_cutoff`, a decorator: `bandpass` is this function with the name "bandpass".
     """
-    keywords: dict[str, Any] = {
-        **options,
-        "band": band,
-        "by": by,
-        "edge": edge,
-        "order": order,
-        "width": width,
-    }
+    dims = parse_dims(array, dim, lambda _: True)
+    limits: Any = band
+    if np.iterable(band):
+        limits = [_in_seconds("band", limit, by, array, dims) for limit in band]
+    passband = parse_passband(
+        name,
+        limits,
+        by=by,
+        edge=edge,
+        order=order,
+        width=width,
+    )
+    return _in_passband(array, dims, passband, metres, {**options})
+
+
+def _in_seconds(
+    argument: str,
+    limit: Any,
+    by: By,
+    array: xr.DataArray,
+    dims: Sequence[Hashable],
+) -> Any:
+    """Return a period or wavelength that is a duration in seconds; other limits unchanged."""
+    if not isinstance(limit, Duration):
+        return limit
+    along_times = all(samples_of(array, dim).is_time for dim in dims)
+    if by not in ("period", "wavelength") or not along_times:
+        allowed = "a number; durations are for by='period' along times"
+        raise_invalid(argument, limit, allowed, kind=ArgumentTypeError)
+    try:
+        return float(np.timedelta64(limit) / np.timedelta64(1, "s"))
+    except TypeError:  # calendar months and years
+        allowed = "a duration in units that have a length"
+        raise_invalid(argument, limit, allowed, kind=ArgumentTypeError)
+
+
+def _in_passband(
+    array: xr.DataArray,
+    dims: Sequence[Hashable],
+    passband: Passband,
+    metres: bool,
+    options: dict[str, Any],
+) -> xr.DataArray:
+    """Return an array after a filter by name; warn of limits that its samples do not reach."""
+    distances = _distances(array, dims, metres)
+    units = {samples_of(array, dim).frequency_units for dim in dims}
+    unit = "cycles per unit of the coordinates"
+    if metres:
+        unit = "1/m"
+    elif len(units) == 1 and None not in units:
+        unit = str(units.pop())
+    warn_above_samples(
+        passband,
+        distances,
+        unit,
+        stacklevel=7,
+    )
     return _filtered(
-        getattr(signal, name),
+        signal.fourier_filter,
         array,
-        dim,
+        dims,
         metres,
-        keywords,
+        {**options, "transfer": passband},
     )
 
 
@@ -261,9 +321,11 @@ def lowpass() -> None:
     dim : str or sequence of str, optional
         The dimensions, of any chunking; by default all. With several dimensions, the magnitude of
         the frequency counts.
-    cutoff : float
+    cutoff : float or numpy.timedelta64
         Highest frequency, in cycles per unit of the coordinates, or shortest wavelength, in their
-        unit.
+        unit. Along times these are Hz and seconds, and a period may be a duration, such as
+        ``np.timedelta64(2, "D")``. A warning says if the frequency is above all those of the
+        samples.
     by : {"frequency", "wavelength", "period"}
         Meaning of `cutoff`.
     edge : {"gaussian", "butterworth", "cosine", "sharp"}
@@ -308,7 +370,7 @@ def highpass() -> None:
     ----------
     array, dim, by, edge, order, width, metres, **options
         As for `lowpass`.
-    cutoff : float
+    cutoff : float or numpy.timedelta64
         Lowest frequency, or longest wavelength.
 
     Returns
@@ -333,7 +395,7 @@ def bandpass() -> None:
     ----------
     array, dim, by, edge, order, width, metres, **options
         As for `lowpass`.
-    band : pair of float
+    band : pair of float or numpy.timedelta64
         Two frequencies or wavelengths, in the units of the coordinates.
 
     Returns

@@ -7,7 +7,7 @@ Functions that exist in `scipy.signal` have the same names and arguments. The mo
     filters -> transfer (functions of frequencies, arrays); differentiation
     passbands (filters by name); sampling (shifts, other rates) -> analytic (signals, envelopes)
     holes (convolution without missing values) -> gaps (their filling)
-    spectra (power, cross, radial)
+    spectra (power, cross, radial); trends (of known values)
     segments (Welch's averages) -> segment_plan (blocks, memory); segment_tasks; ratios
     short_time (spectra of slices) -> inverse_short_time (and back); short_time_tasks
     plans (of segments and slices, with forecasts of memory)

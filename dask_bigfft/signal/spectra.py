@@ -438,7 +438,7 @@ def radial_power_spectrum(
         phase=product_phase(spectrum, plan),
     )
     for axis in along:
-        sums = _sum_of_blocks(sums, axis)
+        sums = sum_of_blocks(sums, axis)
     means = by_block(
         _mean,
         sums,
@@ -452,7 +452,7 @@ def radial_power_spectrum(
     return (edges[1:] + edges[:-1]) / 2, power
 
 
-def _sum_of_blocks(a: Any, axis: int) -> Any:
+def sum_of_blocks(a: Any, axis: int) -> Any:
     """Return the sum of an array's blocks, which have the same shape, along an axis."""
     if a.numblocks[axis] == 1:
         return a

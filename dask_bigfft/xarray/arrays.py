@@ -1,7 +1,7 @@
 """Transforms of one `DataArray` with its dimensions and coordinates."""
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import (
     Any,
@@ -24,6 +24,7 @@ from dask_bigfft import fft as transforms
 from dask_bigfft.config import is_int
 from dask_bigfft.dask_private import is_lazy
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
+from dask_bigfft.signal.trends import line, trend_of_known
 from dask_bigfft.transforms.spec import with_dims
 from dask_bigfft.xarray.attributes import (
     ARRAY_ATTRS,
@@ -335,31 +336,78 @@ def labelled_like(
     return named
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """An array before its transform: without its trend, and times a window.
+
+    Parameters
+    ----------
+    array : xarray.DataArray
+        The array.
+    windows : list of ndarray
+        The window of each transformed dimension, if any.
+    mask : array-like or None
+        Mask of missing values that is to be used with the array.
+    """
+
+    array: xr.DataArray
+    windows: list[npt.NDArray[Any]]
+    mask: Any
+
+
 def prepared(
     array: xr.DataArray,
     dims: Sequence[Hashable],
     detrend: Detrend,
     window: WindowName,
-) -> tuple[xr.DataArray, list[npt.NDArray[Any]]]:
-    """Return a detrended array times a window, and the window of each dimension, if any."""
+    mask: Any = None,
+) -> Prepared:
+    """Return an array without its trend along some dimensions, times a window.
+
+    The trend is that of the values which a mask, an array without dimensions, does not hide.
+    """
     if not isinstance(detrend, str | None) or detrend not in (None, "constant", "linear"):
         raise_invalid("detrend", detrend, "'constant', 'linear' or None")
     least = np.float32 if array.dtype.kind in "fc" else np.float64
     dtype = np.result_type(array.dtype, least)
+    is_linear = detrend == "linear"
     windowed = array
-    if detrend is not None:
+    if detrend is not None and mask is not None:
+        windowed, mask = _detrended_where_known(
+            array,
+            dims,
+            dtype,
+            is_linear,
+            mask,
+        )
+    elif detrend is not None:
         windowed = _detrended(
             array,
             dims,
             dtype,
-            is_linear=detrend == "linear",
+            is_linear,
         )
     windows = []
     if window is not None:
         windows = [_window(window, array.sizes[dim]) for dim in dims]
         for dim, values in zip(dims, windows, strict=True):
             windowed = windowed * xr.DataArray(values.astype(dtype), dims=[dim])
-    return windowed.transpose(*array.dims), windows
+    return Prepared(windowed.transpose(*array.dims), windows, mask)
+
+
+def _shapes_of_trend(
+    array: xr.DataArray,
+    dims: Sequence[Hashable],
+    dtype: np.dtype[Any],
+    is_linear: bool,
+) -> list[xr.DataArray]:
+    """Return what a trend is a sum of: 1, and if linear a line along each of some dimensions."""
+    shapes = [xr.DataArray(np.ones((), dtype))]
+    if is_linear:
+        for dim in dims:
+            values = line(array.sizes[dim]).astype(dtype)
+            shapes.append(xr.DataArray(values, dims=[dim]))
+    return shapes
 
 
 def _detrended(
@@ -374,15 +422,9 @@ def _detrended(
     a sum over the array. The source is read again for each sum, and after them: its blocks would
     otherwise stay in memory until the last of them is added.
     """
-    shapes = [xr.DataArray(np.ones((), dtype))]
-    if is_linear:
-        for dim in dims:
-            places = np.arange(array.sizes[dim]) - (array.sizes[dim] - 1) / 2
-            places /= math.sqrt(np.mean(places**2)) or 1
-            shapes.append(xr.DataArray(places.astype(dtype), dims=[dim]))
     source = array
     trends = []
-    for shape in shapes:
+    for shape in _shapes_of_trend(array, dims, dtype, is_linear):
         trend = shape * (source * shape).mean(dims, skipna=False).astype(dtype)
         if isinstance(array.data, da.Array):
             source = array.copy(data=bind(source.data, trend.data))
@@ -391,6 +433,36 @@ def _detrended(
     for trend in trends:
         detrended = detrended - trend
     return detrended
+
+
+def _detrended_where_known(
+    array: xr.DataArray,
+    dims: Sequence[Hashable],
+    dtype: np.dtype[Any],
+    is_linear: bool,
+    mask: Any,
+) -> tuple[xr.DataArray, Any]:
+    """Return an array minus the trend of its known values, and the mask to use with it.
+
+    Array and mask are read once for the trend, and again after it, as by `_detrended`.
+    """
+    axes = [array.get_axis_num(dim) for dim in dims]
+    coefficients = trend_of_known(
+        array.data,
+        mask,
+        axes,
+        is_linear,
+    )
+    detrended = array
+    if isinstance(array.data, da.Array):
+        data, mask = bind([array.data, mask], coefficients)
+        detrended = array.copy(data=data)
+    *others, last = dims
+    labelled = xr.DataArray(coefficients.astype(dtype), dims=array.dims)
+    by_shape = labelled.isel(dict.fromkeys(others, 0))
+    for number, shape in enumerate(_shapes_of_trend(array, dims, dtype, is_linear)):
+        detrended = detrended - by_shape.isel({last: number}) * shape
+    return detrended, mask
 
 
 def _window(window: Any, length: int) -> npt.NDArray[Any]:

@@ -132,15 +132,19 @@ def _spectrum(
         raise_invalid("window_correction", True, "False without a window")
     if real_dim is not None:
         dims = _with_last(dims, real_dim)
+    mask = keywords.get("mask")
     sources = []
     for array in arrays:
-        source, windows = prepared(
+        source = prepared(
             array,
             dims,
             detrend,
             window,
+            mask,
         )
-        sources.append(source)
+        sources.append(source.array)
+    if mask is not None:
+        keywords = {**keywords, "mask": source.mask}
     samples = {name: samples_of(arrays[0], name) for name in dims}
     distances = [abs(own.spacing) for own in samples.values()]
     renamed = {name: f"{PREFIX}{name}" for name in dims}
@@ -154,7 +158,7 @@ def _spectrum(
     )
     if not corrects_window:
         return samples, data
-    return samples, data / data.dtype.type(_power_of_windows(windows, scaling))
+    return samples, data / data.dtype.type(_power_of_windows(source.windows, scaling))
 
 
 def _with_last(dims: Sequence[Hashable], real_dim: Hashable) -> list[Hashable]:
@@ -297,7 +301,8 @@ def power_spectrum(
     real_dim : str, optional
         The dimension to halve, instead of the last one.
     detrend : {"constant", "linear"}, optional
-        Subtract the mean over all of the dimensions first, or a plane fitted by least squares.
+        Subtract the mean over all of the dimensions first, or a plane fitted by least squares. With
+        `mask` it is that of the known values.
     window : str or tuple, optional
         Multiply by a window of `scipy.signal.get_window` along each of the dimensions.
     window_correction : bool

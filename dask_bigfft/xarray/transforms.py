@@ -75,12 +75,12 @@ def forward(
         band=keywords.pop("band", None),
         band_index=keywords.pop("band_index", None),
     )
-    source, _ = prepared(
+    source = prepared(
         array,
         dims,
         detrend,
         window,
-    )
+    ).array
     data = _spectrum_of(
         getattr(transforms, f"{name}n"),
         source,
@@ -122,12 +122,12 @@ def forward_waves(
     """Return the transform `name` into cosines or sines; a decorator like `forward`."""
     dims = parse_dims(array, dim, lambda _: True)
     samples = _samples_before(name, array, dims, n)
-    source, _ = prepared(
+    source = prepared(
         array,
         dims,
         detrend,
         window,
-    )
+    ).array
     keywords = {
         **options,
         "type": type,

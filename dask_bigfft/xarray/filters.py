@@ -17,6 +17,7 @@ import xarray as xr
 
 from dask_bigfft import signal
 from dask_bigfft.api.calls import transforms_by
+from dask_bigfft.dask_private import is_lazy
 from dask_bigfft.errors import (
     ArgumentTypeError,
     parse_choice,
@@ -1012,7 +1013,8 @@ def unpad(array: xr.DataArray, dim: Dims = None, *, width: Any = None) -> xr.Dat
     -------
     xarray.DataArray or xarray.Dataset
         With the coordinates and attributes of the array. Lazy if the array is, otherwise computed
-        at once.
+        at once. Where all chunks of the array but the last one have one length, so have those of
+        the result, as Zarr needs them.
 
     Raises
     ------
@@ -1030,6 +1032,8 @@ def unpad(array: xr.DataArray, dim: Dims = None, *, width: Any = None) -> xr.Dat
             raise_invalid("width", width, f"less than the {size} samples of {name}")
         inner[name] = slice(before, size - after)
     cropped = array.isel(inner)
+    if is_lazy(array.data):
+        cropped = _with_even_chunks(cropped, array.chunksizes)
     coords = {}
     for name in widths:
         if name in cropped.coords:
@@ -1037,6 +1041,32 @@ def unpad(array: xr.DataArray, dim: Dims = None, *, width: Any = None) -> xr.Dat
             coordinate.attrs.pop(PAD_WIDTH, None)
             coords[name] = coordinate
     return cropped.assign_coords(coords)
+
+
+def _with_even_chunks(
+    cropped: xr.DataArray,
+    chunks_before: Mapping[Hashable, tuple[int, ...]],
+) -> xr.DataArray:
+    """Return a part of an array with even chunks where those of the array were even.
+
+    Each of them is made of two chunks of the part at most.
+    """
+    even_chunks = {}
+    for axis, (dim, chunks) in enumerate(cropped.chunksizes.items()):
+        if _are_even(chunks_before[dim]) and not _are_even(chunks):
+            even_chunks[axis] = max(chunks)
+    if not even_chunks:
+        return cropped
+    return cropped.copy(data=cropped.data.rechunk(even_chunks))
+
+
+def _are_even(chunks: tuple[int, ...]) -> bool:
+    """Return whether all chunks but the last have one length, and that is no longer.
+
+    >>> _are_even((5, 5, 3)), _are_even((3, 5, 5)), _are_even((5, 7))
+    (True, False, False)
+    """
+    return all(length == chunks[0] for length in chunks[:-1]) and chunks[-1] <= chunks[0]
 
 
 def _is_padded(array: xr.DataArray, name: Hashable) -> bool:

@@ -491,7 +491,8 @@ def stft(
     dask.array.Array
         Lazy: frequencies along the axis of the samples, slices along a new last axis. It is what
         ``ShortTimeFFT(win, hop, fs, ...).stft(x, ...)`` returns, in single precision for
-        single-precision `x`. A block has the slices that begin in a block of `x`.
+        single-precision `x`. A block has the slices that begin in a block of `x`, and the first
+        one those that begin before it: for Zarr, which needs even chunks, give `chunks`.
 
     Raises
     ------

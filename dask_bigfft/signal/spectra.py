@@ -221,9 +221,11 @@ def _power_of_known(power: da.Array, missing: Any, along: tuple[int, ...]) -> da
 
 
 @on_own_gpu
-def _zero_where_missing(block: Array, missing: Array) -> Array:
+def _zero_where_missing(block: Array, missing: Array) -> Any:
     """Return a block with 0 where values are missing."""
-    return np.where(np.asarray(missing, like=block), block.dtype.type(0), block)
+    hidden = np.asarray(missing, like=block)
+    with_zeros: Any = np.where(hidden, block.dtype.type(0), block)
+    return with_zeros
 
 
 @on_own_gpu

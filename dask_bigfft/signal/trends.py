@@ -1,8 +1,8 @@
 """Trends of the known values of arrays with holes.
 
-A trend is a sum of *shapes*, which are 1 and a line along each of some axes. Lines of all values are
-orthogonal, but those of the known values are not. Their coefficients c solve the normal equations of
-least squares, whose matrix and right side are sums over the known values, added block by block::
+A trend is a sum of *shapes*, which are 1 and a line along each of some axes. Lines are orthogonal
+over all values, but not over the known ones. The coefficients c solve the normal equations of least
+squares, whose matrix and right side are sums over the known values, added block by block::
 
     G c = b    with    G[i, j] = sum of shape[i] * shape[j]    and    b[i] = sum of shape[i] * x
 """

@@ -96,7 +96,7 @@ class Samples:
     @property
     def attrs(self) -> dict[str, Any]:
         """Attributes of the frequency coordinate: strings and numbers, which files can store."""
-        attrs = {"units": self.frequency_units}
+        attrs: dict[str, Any] = {"units": self.frequency_units}
         for name, value in asdict(self).items():
             attrs[f"direct_{name}"] = value
         attrs["direct_first"] = self._first_for_files()
@@ -107,7 +107,7 @@ class Samples:
     def _first_for_files(self) -> float | int | str:
         """Return the first position: dates and integers of more than 32 bits as text."""
         if self._is_date:
-            return str(np.datetime64(int(self.first), self.time_unit))
+            return str(np.array(self.first).astype(f"M8[{self.time_unit}]"))
         is_long = isinstance(self.first, int) and abs(self.first) > MOST_IN_FILES
         return str(self.first) if is_long else self.first
 
@@ -119,7 +119,8 @@ class Samples:
     def with_first_of(self, text: str) -> "Samples":
         """Return the samples with the first position that a frequency coordinate has as text."""
         if self._is_date:
-            return replace(self, first=int(np.datetime64(text, self.time_unit).astype(np.int64)))
+            date = np.array(text).astype(f"M8[{self.time_unit}]")
+            return replace(self, first=int(date.astype(np.int64)))
         return replace(self, first=int(text))
 
     def resampled(self, length: int | None) -> "Samples":

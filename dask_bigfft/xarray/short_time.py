@@ -188,7 +188,8 @@ def stft(
         See `scipy.signal.ShortTimeFFT.stft`.
     **options
         `chunks` (a mapping may name dimensions of the result), `memory_limit` and the other options
-        of `dask_bigfft.signal.stft`.
+        of `dask_bigfft.signal.stft`. By default chunks differ in their number of slices: for Zarr
+        give one, as ``chunks={"x": 1000}``.
 
     Returns
     -------

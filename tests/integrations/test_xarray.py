@@ -560,3 +560,45 @@ def test_uneven_coordinates_are_named_and_can_be_repaired(a, named, repair):
     for text in named:
         assert text in str(error.value)
     assert bx.fft(REPAIRS[repair](a)).dims == ("freq_t",)
+
+
+def even(kind):
+    """Coordinates of samples that are evenly spaced, of a kind whose numbers may be large."""
+    hours = np.arange(12) * 3_600_000_000_000
+    if kind == "cftime":
+        return xr.date_range(
+            "0850-02-27", periods=12, freq="6h", calendar="noleap", use_cftime=True
+        )
+    return {
+        "dates": np.datetime64("2021-01-01", "ns") + hours.astype("m8[ns]"),
+        "old dates": np.datetime64("-0120-03-01", "s") + np.arange(12).astype("m8[s]"),
+        "durations": 10 * hours[-1] + hours.astype("m8[ns]"),
+        "integers": 2**40 + np.arange(12),
+        "numbers": 2.5e20 + 2.0**40 * np.arange(12),
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind", ["dates", "old dates", "durations", "cftime", "integers", "numbers"]
+)
+def test_a_spectrum_goes_through_netcdf_3(kind, tmp_path):
+    """Its attributes have no integers of 64 bits."""
+    a = xr.DataArray(np.random.default_rng(4).standard_normal(12), {"x": even(kind)}, ["x"], "T")
+    spectrum = a.bigfft.rfft("x")
+    parts = xr.Dataset({"re": spectrum.real, "im": spectrum.imag})
+    path = tmp_path / "spectrum.nc"
+    parts.to_netcdf(path, engine="scipy")
+    with xr.open_dataset(path, engine="scipy") as stored:
+        stored.load()
+    back = (stored.re + 1j * stored.im).bigfft.irfft("freq_x")
+    np.testing.assert_allclose(back, a, atol=1e-12)
+    xr.testing.assert_equal(back.x, a.x)
+    assert back.x.dtype == a.x.dtype
+
+
+@pytest.mark.parametrize("kind", ["dates", "old dates", "durations", "integers"])
+def test_a_first_sample_as_an_integer_is_understood(kind):
+    a = xr.DataArray(np.arange(12.0), {"x": even(kind)}, ["x"])
+    spectrum = a.bigfft.rfft("x")
+    spectrum.freq_x.attrs["direct_first"] = int(a.x.values[0].astype(np.int64))
+    xr.testing.assert_allclose(spectrum.bigfft.irfft(), a)

@@ -1,5 +1,7 @@
 """Filters by the names of dimensions: values, coordinates and units."""
 
+from datetime import timedelta
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -486,3 +488,92 @@ def test_wrong_arguments_are_named(
 ):
     with pytest.raises(kind, match=named):
         getattr(field().bigfft, name)(**arguments)
+
+
+def times(step, unit="h"):
+    return np.datetime64("2026-01-01", "ns") + np.arange(20) * np.timedelta64(step, unit)
+
+
+@pytest.mark.parametrize(
+    "period", [np.timedelta64(8, "h"), timedelta(hours=8), np.timedelta64(8 * 3600, "s")]
+)
+def test_a_period_may_be_a_duration(period):
+    a = field(CHUNKS, y=times(1))
+    seconds = 8 * 3600
+    for by in ("period", "wavelength"):
+        xr.testing.assert_identical(
+            a.bigfft.lowpass("y", cutoff=period, by=by),
+            a.bigfft.lowpass("y", cutoff=seconds, by=by),
+        )
+    xr.testing.assert_identical(
+        a.bigfft.bandpass("y", band=(period, period / 2), by="period"),
+        a.bigfft.bandpass("y", band=(seconds, seconds / 2), by="period"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("dim", "duration", "by"),
+    [
+        ("y", np.timedelta64(8, "h"), "frequency"),
+        ("x", np.timedelta64(8, "h"), "period"),
+        (["y", "x"], np.timedelta64(8, "h"), "period"),
+        ("y", np.timedelta64(8, "M"), "period"),
+    ],
+)
+def test_other_durations_are_refused(
+    dim,
+    duration,
+    by,
+):
+    a = field(CHUNKS, y=times(1))
+    with pytest.raises(ArgumentTypeError, match="cutoff"):
+        a.bigfft.highpass(dim, cutoff=duration, by=by)
+    with pytest.raises(ArgumentTypeError, match="band"):
+        a.bigfft.bandstop(dim, band=(1, duration), by=by)
+    with pytest.raises(ArgumentError, match="cutoff"):
+        a.bigfft.lowpass("y", cutoff=np.timedelta64("NaT", "s"), by="period")
+
+
+def test_a_cutoff_above_all_frequencies_is_warned_of():
+    """The frequency is named with its unit, and so is the highest one of the samples."""
+    a = field(CHUNKS, y=times(1))
+    with pytest.warns(UserWarning, match=r"`cutoff`.* 0\.0208333 Hz.* 0\.000138889 Hz") as caught:
+        a.bigfft.lowpass("y", cutoff=48, by="period")
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(UserWarning, match=r"`cutoff`.* 0\.3 1/km.* 0\.25 1/km"):
+        bx.highpass(a, "x", cutoff=0.3)
+    with pytest.warns(UserWarning, match=r"`band`.* 0\.2 to 0\.3 1/km.* 0\.25 1/km"):
+        a.bigfft.bandpass("x", band=(0.3, 0.2))
+    with pytest.warns(UserWarning, match=r" 1/m.* 0\.00025 1/m"):
+        a.bigfft.lowpass("x", cutoff=0.1, metres=True)
+    corner = np.hypot(1, 0.25)  # along both dimensions at once
+    b = field(CHUNKS)
+    b.bigfft.lowpass(["y", "x"], cutoff=corner)
+    with pytest.warns(UserWarning, match="cutoff"):
+        b.bigfft.lowpass(["y", "x"], cutoff=corner * 1.01)
+
+
+@pytest.mark.parametrize("width", [3, {"y": (6, 0), "x": (13, 4)}, 40])
+@pytest.mark.parametrize("chunks", [{"y": 7, "x": 10}, {"y": 5, "x": -1}, "preserve"])
+def test_unpadded_arrays_can_be_stored_by_zarr(
+    width,
+    chunks,
+    tmp_path,
+):
+    a = field({"time": 1, "y": 10, "x": 10}).drop_vars("name")
+    padded = a.bigfft.pad(["y", "x"], width=width, mode="edge")
+    filtered = padded.bigfft.lowpass(["y", "x"], cutoff=0.1, chunks=chunks)
+    result = filtered.bigfft.unpad()
+    result.to_zarr(tmp_path / "result.zarr", consolidated=False)
+    inner = filtered.sel(y=a.y, x=a.x)
+    np.testing.assert_array_equal(result, inner)
+    if chunks != "preserve":
+        assert max(result.chunksizes["y"]) == min(20, chunks["y"])
+    with xr.open_zarr(tmp_path / "result.zarr", consolidated=False) as stored:
+        np.testing.assert_array_equal(stored[a.name], inner)
+
+
+def test_uneven_chunks_stay_when_they_are_unpadded():
+    a = field().drop_vars("name").chunk(y=(3, 12, 5), x=9)
+    padded = a.bigfft.pad("y", width=2)
+    assert padded.bigfft.unpad().chunks == a.chunks

@@ -200,3 +200,34 @@ def test_an_inverse_needs_slices():
         spectra.rename(x="slice").bigfft.istft(**WINDOW)
     with pytest.raises(ArgumentError, match="dim"):
         record().bigfft.istft(**WINDOW)
+
+
+def test_spectra_of_dated_records_go_through_netcdf_3(tmp_path):
+    dates = np.datetime64("2026-03-01", "ns") + np.arange(200) * np.timedelta64(1, "h")
+    a = record({"x": 33}, x=dates)
+    spectra = a.bigfft.stft("x", **WINDOW)
+    parts = xr.Dataset({"re": spectra.real, "im": spectra.imag})
+    parts.to_netcdf(tmp_path / "spectra.nc", engine="scipy")
+    with xr.open_dataset(tmp_path / "spectra.nc", engine="scipy") as stored:
+        stored.load()
+    back = (stored.re + 1j * stored.im).bigfft.istft(**WINDOW)
+    np.testing.assert_allclose(back, a)
+    xr.testing.assert_equal(back.x, a.x)
+    power = a.bigfft.spectrogram("x", **WINDOW)
+    power.to_netcdf(tmp_path / "power.nc", engine="scipy")
+    with xr.open_dataset(tmp_path / "power.nc", engine="scipy") as stored:
+        np.testing.assert_allclose(stored[a.name], power)
+
+
+def test_the_inverse_takes_a_product_with_a_spectrogram_first():
+    a = record({"x": 33})
+    is_strong = a.bigfft.spectrogram("x", **WINDOW) >= 0
+    back = (is_strong * a.bigfft.stft("x", **WINDOW)).bigfft.istft(**WINDOW)
+    xr.testing.assert_allclose(back.drop_attrs(), a.drop_attrs())
+
+
+def test_slices_in_even_chunks_go_through_zarr(tmp_path):
+    power = record({"x": 50}).bigfft.spectrogram("x", chunks={"x": 8}, **WINDOW)
+    power.to_zarr(tmp_path / "power.zarr", consolidated=False)
+    stored = xr.open_zarr(tmp_path / "power.zarr", consolidated=False)
+    np.testing.assert_array_equal(stored[power.name], power)

@@ -194,3 +194,79 @@ def test_other_objects_than_arrays_are_refused_by_name(function):
     for unlike in (a.isel(x=slice(5)), a.isel(y=0), a.assign_coords(x=np.arange(27))):
         with pytest.raises(ArgumentError, match=r"^`other`="):
             function(a, unlike, "x")
+
+
+# --- trends of known values -----------------------------------------------------------------
+
+
+def residuals_of_known(values, missing, is_linear):
+    """Values of each time minus their fit by least squares to those that are known, else 0."""
+    residuals = np.zeros_like(values)
+    places = np.meshgrid(*map(np.arange, values.shape[1:]), indexing="ij")
+    for image, hidden, rest in zip(values, missing, residuals, strict=True):
+        known = ~hidden
+        columns = [np.ones(known.sum())]
+        if is_linear:
+            columns += [along[known] for along in places]
+        shapes = np.stack(columns, axis=1)
+        coefficients = np.linalg.lstsq(shapes, image[known])[0]
+        rest[known] = image[known] - shapes @ coefficients
+    return residuals
+
+
+@pytest.mark.parametrize("detrend", ["constant", "linear"])
+@pytest.mark.parametrize("fill", [np.nan, 99.0])
+@pytest.mark.parametrize(
+    ("chunks", "dtype"),
+    [(None, "f8"), ((2, (7, 13), (5, 21, 1)), "f8"), ((1, 20, 10), "f4"), ((3, 6, 27), "c16")],
+)
+def test_the_trend_is_that_of_known_values(
+    detrend,
+    fill,
+    chunks,
+    dtype,
+):
+    values = field().values.astype(dtype)
+    missing = RNG.random(values.shape) < 0.4
+    missing[0, :, 3:] = True  # a narrow strip is known
+    a = field().copy(data=np.where(missing, np.array(fill, dtype), values))
+    mask = a.copy(data=missing)
+    if chunks is not None:
+        a = a.chunk(dict(zip(a.dims, chunks, strict=True)))
+        mask = mask.chunk(y=4)
+    residuals = residuals_of_known(
+        values.astype(np.result_type(dtype, "f8")), missing, detrend == "linear"
+    )
+    expected = a.copy(data=residuals).bigfft.power_spectrum(["y", "x"], mask=missing)
+    keywords = {"mask": mask.transpose("x", "time", "y"), "detrend": detrend}
+    power = a.bigfft.power_spectrum(["y", "x"], **keywords)
+    assert power.dtype == np.empty(0, dtype).real.dtype
+    tolerance = 1e-3 if dtype == "f4" else 1e-9
+    np.testing.assert_allclose(power, expected, atol=tolerance * float(expected.max()))
+    isotropic = a.bigfft.isotropic_power_spectrum(["y", "x"], **keywords)
+    of_residuals = a.copy(data=residuals).bigfft.isotropic_power_spectrum(["y", "x"], mask=missing)
+    np.testing.assert_allclose(isotropic, of_residuals, atol=tolerance * float(of_residuals.max()))
+
+
+def test_trends_of_few_known_values():
+    """One or three of them, or none in some rows: a plane has three coefficients."""
+    values = field().values
+    missing = np.ones((20, 27), bool)
+    missing[4, 5] = False
+    a = field(CHUNKS)
+    single = a.bigfft.power_spectrum(["y", "x"], mask=missing, detrend="linear")
+    np.testing.assert_allclose(single, 0, atol=1e-15)
+    missing[4, 6] = missing[9, 6] = False
+    three = a.bigfft.power_spectrum(["y", "x"], mask=missing, detrend="linear")
+    np.testing.assert_allclose(three, 0, atol=1e-15)
+    assert a.bigfft.power_spectrum("x", mask=values > 0, detrend="linear").isnull().all()
+
+
+def test_a_line_is_fitted_along_an_axis_of_length_1():
+    values = np.array([[3.0, np.nan, 7.0, 9.0, 30.0]])
+    a = xr.DataArray(values, dims=("y", "x")).chunk(x=2)
+    power = a.bigfft.power_spectrum(mask=a.isnull(), detrend="linear")
+    expected = residuals_of_known(values[None], np.isnan(values)[None], is_linear=True)[0]
+    np.testing.assert_allclose(
+        power, bx.power_spectrum(a.copy(data=expected), mask=np.isnan(values))
+    )

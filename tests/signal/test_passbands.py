@@ -144,6 +144,12 @@ REFUSED = [
         "cutoff",
     ),
     (
+        signal.lowpass,
+        {"cutoff": np.timedelta64(3, "D"), "by": "period"},
+        ArgumentTypeError,
+        "cutoff",
+    ),
+    (
         signal.highpass,
         {"cutoff": 0.1, "by": "length"},
         ArgumentError,
@@ -203,3 +209,26 @@ def test_wrong_arguments_are_named(
 ):
     with pytest.raises(kind, match=named):
         function(**{"x": da.ones(20, chunks=6), **changed})
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "named"),
+    [
+        ("lowpass", 0.26, "cutoff"),
+        ("highpass", 0.26, "cutoff"),
+        ("bandpass", (0.2, 0.26), "band"),
+        ("bandstop", (0.27, 0.26), "band"),
+    ],
+)
+def test_limits_above_all_frequencies_are_warned_of(
+    name,
+    limits,
+    named,
+):
+    """The highest frequency of samples 2 apart is 0.25; a sharp cutoff there keeps all of them."""
+    x = np.random.default_rng(5).standard_normal(20)
+    function = getattr(signal, name)
+    with pytest.warns(UserWarning, match=rf"`{named}`.* 0\.26 .* 0\.25 ") as caught:
+        function(x, limits, spacing=2.0)
+    assert [warning.filename for warning in caught] == [__file__]
+    np.testing.assert_allclose(signal.lowpass(x, 0.25, spacing=2.0, edge="sharp"), x)

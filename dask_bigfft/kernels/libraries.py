@@ -63,6 +63,9 @@ SHORT_DTYPES = ALL_DTYPES - {np.dtype("G")}
 #: Bytes above which several axes are transformed one by one in padded memory.
 PADDED_BYTES = 8 << 20
 
+#: Bytes of a line of a processor's cache.
+CACHE_LINE = 64
+
 log = logging.getLogger(__name__)
 
 
@@ -406,10 +409,16 @@ class PocketFFT(DuccOfSciPy):
 
 
 def _padded(x: Array) -> Array:
-    """Return new memory of an array's shape, with rows of an odd number of cache lines."""
-    padding = -x.shape[-1] % (128 // x.itemsize) + 64 // x.itemsize
-    memory = allocate((*x.shape[:-1], x.shape[-1] + padding), x.dtype)
-    return memory[..., :-padding]
+    """Return new memory of an array's shape, whose rows have an odd number of cache lines.
+
+    Short rows are not padded: they would become several times as long, and no faster to transform.
+    """
+    row_nbytes = x.shape[-1] * x.itemsize
+    if row_nbytes < ROW_BYTES:
+        return allocate(x.shape, x.dtype)
+    cache_lines = -(-row_nbytes // CACHE_LINE) | 1
+    row_length = cache_lines * CACHE_LINE // x.itemsize
+    return allocate((*x.shape[:-1], row_length), x.dtype)[..., : x.shape[-1]]
 
 
 def _scipy() -> FFTLibrary:

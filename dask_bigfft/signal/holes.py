@@ -259,6 +259,9 @@ def _parse_kernel(
             normalize_kernel(numbers),
             "a function that returns a number",
         )
+        if divisor == 0 or not math.isfinite(divisor):
+            need = "a function that returns a finite number other than 0"
+            raise_invalid("normalize_kernel", f"a function that returned {divisor}", need)
         return numbers / divisor, divisor
     if parse_flag("normalize_kernel", normalize_kernel):
         if total < MIN_NORMALIZED_SUM:

@@ -68,8 +68,6 @@ def test_functions_keep_to_their_limit(case, tmp_path):
     job = [function, shape, chunks, dtype, limit * MIB, options]
     peak, figures = measured(of_signals, tmp_path, job, cgroups=False)
     assert figures["nbytes"] > limit * MIB >= figures["peak"]
-    # How many chunks zarr reads at a time, each with a copy of its own, is a matter of chance.
-    objects = 2 * OBJECTS if variant == "file" else OBJECTS
-    assert peak.nbytes <= figures["peak"] + objects
-    # Objects of the graph have taken the kernel of 65^3 1 % above the limit.
-    assert peak.nbytes <= 1.05 * limit * MIB
+    assert peak.nbytes <= limit * MIB
+    if variant != "wrapped":  # a halo is made before the plan, which does not count it
+        assert peak.nbytes <= figures["peak"] + OBJECTS

@@ -278,6 +278,24 @@ REFUSED = [
     ),
     (
         signal.convolve_masked,
+        {"kernel": [1.0, -2.0, 1.0]},
+        ArgumentError,
+        "kernel.*sum 0.0",
+    ),
+    (
+        signal.convolve_masked,
+        {"kernel": [1.0, -2.0, 1.0], "normalize_kernel": np.sum},
+        ArgumentError,
+        "normalize_kernel.*returned 0.0",
+    ),
+    (
+        signal.convolve_masked,
+        {"normalize_kernel": lambda kernel: np.nan},
+        ArgumentError,
+        "normalize_kernel.*returned nan",
+    ),
+    (
+        signal.convolve_masked,
         {"preserve_nan": 3},
         ArgumentTypeError,
         "preserve_nan",

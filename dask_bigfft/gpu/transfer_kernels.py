@@ -164,6 +164,7 @@ class CheckedProducts:
         spectrum: Any,
         out: Any,
         middles: Mapping[int, int],
+        scale: float = 1.0,
     ) -> None:
         """Enqueue the product of values in the precision of a spectrum with it.
 
@@ -176,6 +177,8 @@ class CheckedProducts:
         middles : mapping of int to int
             Places along axes for which the mean of the value there and of the last one is taken.
             Along these axes there is one value more than the spectrum has.
+        scale : float
+            Number by which the product is multiplied.
         """
         if not spectrum.size:
             return
@@ -183,7 +186,14 @@ class CheckedProducts:
             self._has_wrong = cupy().zeros(1, np.uint8)
         if values.dtype.char not in _TYPES:
             values = values.astype(np.float64)
-        _multiply(values, spectrum, out, middles, self._has_wrong)
+        _multiply(
+            values,
+            spectrum,
+            out,
+            middles,
+            scale,
+            self._has_wrong,
+        )
 
     def are_finite(self) -> bool:
         """Wait for the GPU, and return whether all values so far were finite."""
@@ -195,6 +205,7 @@ def _multiply(
     spectrum: Any,
     out: Any,
     middles: Mapping[int, int],
+    scale: float,
     has_wrong: Any,
 ) -> None:
     """Enqueue a product; see `CheckedProducts`."""
@@ -205,7 +216,7 @@ def _multiply(
     lanes = min(lanes, 1 << (width - 1).bit_length())
     lines = THREADS // lanes
     # Arguments in the order of the parameters in `_product_source`.
-    numbers: list[Any] = [np.uint64(row_count), np.uint32(lanes)]
+    numbers: list[Any] = [np.float64(scale), np.uint64(row_count), np.uint32(lanes)]
     for axis, length in enumerate(spectrum.shape):
         is_constant = values.shape[axis] == 1
         numbers.append(np.uint64(length))
@@ -249,7 +260,8 @@ def _product_source(
         Type of indices.
     """
     parameters = [f"const {value_type}* values", f"const {spectrum_type}* from"]
-    parameters += [f"{spectrum_type}* to", "unsigned char* has_wrong", "u64 rows", "u32 lanes"]
+    parameters += [f"{spectrum_type}* to", "unsigned char* has_wrong"]
+    parameters += ["double scale", "u64 rows", "u32 lanes"]
     for axis in range(ndim):
         parameters += [f"u64 n{axis}", f"long long v{axis}"]
         parameters += [f"long long s{axis}", f"long long t{axis}"]
@@ -284,6 +296,7 @@ for (u64 row = (u64)blockIdx.y * lines + line; row < rows; row += (u64)gridDim.y
 {_value_statements(value_type, ndim, middle_axes)}
         {spectrum_type} y;
         {_product_statements(is_complex, real)}
+        y.x *= ({real})scale; y.y *= ({real})scale;
         __stcs(row_to + (long long)i{last} * t{last}, y);
     }}
 }}

@@ -189,7 +189,13 @@ class ExpressionOnTile(TileTransfer):
     indices: Mapping[int, Array]
     like: Array
 
-    def multiply(self, spectrum: Array, part: Slices, out: Array) -> None:
+    def multiply(
+        self,
+        spectrum: Array,
+        part: Slices,
+        out: Array,
+        scale: float = 1.0,
+    ) -> None:
         """Write the value of the expression for a part of the spectrum of the tile to `out`."""
         expression = self.expression
         indices = indices_of_part(self.indices, part)
@@ -198,14 +204,17 @@ class ExpressionOnTile(TileTransfer):
             values = values * values.real.dtype.type(expression.scale)
         is_negative = self._is_negative(indices)
         if is_negative is None:
-            factors = self._factors(indices)
-            out[part] = expression.value(values, factors)
-            return
-        on_device = np.asarray(is_negative, like=self.like)
-        factors = self._factors_of_both_signs(indices, is_negative)
-        values = np.where(on_device, np.conj(values), values)
-        value = expression.value(values, factors)
-        out[part] = np.where(on_device, np.conj(value), value)
+            value = expression.value(values, self._factors(indices))
+        else:
+            on_device = np.asarray(is_negative, like=self.like)
+            factors = self._factors_of_both_signs(indices, is_negative)
+            values = np.where(on_device, np.conj(values), values)
+            value = expression.value(values, factors)
+            value = np.where(on_device, np.conj(value), value)
+        product = out[part]
+        product[...] = value
+        if scale != 1:
+            np.multiply(product, scale, out=product)
 
     def _is_negative(self, indices: Mapping[int, Array]) -> Array | None:
         """Return whether frequencies along the halved axis are negative; None if none is."""

@@ -100,13 +100,22 @@ class TileTransfer:
         """
         raise NotImplementedError
 
-    def multiply(self, spectrum: Array, part: Slices, out: Array) -> None:
+    def multiply(
+        self,
+        spectrum: Array,
+        part: Slices,
+        out: Array,
+        scale: float = 1.0,
+    ) -> None:
         """Multiply a part of the spectrum of the tile.
 
-        The product is the same part of `out`, which may be the spectrum.
+        The product, times the scale, is the same part of `out`, which may be the spectrum.
         """
         values = self.values(part, spectrum.dtype)
-        np.multiply(spectrum[part], values, out=out[part])
+        product = out[part]
+        np.multiply(spectrum[part], values, out=product)
+        if scale != 1:
+            np.multiply(product, scale, out=product)
 
     def prepare(self, part: Slices) -> None:
         """Compute values for a part of a tile on a GPU, before the spectrum is there.
@@ -218,6 +227,7 @@ class BoundTransfer:
             is_in_bands,
             parts,
             outside,
+            self.operation.scale,
         )
 
     def apply(self, tile: Array) -> None:
@@ -271,6 +281,8 @@ class TileProduct:
         `AxisOnTile.is_in_band` of each axis with a band.
     parts, outside : sequence of tuple of slice
         Parts that are multiplied at a time, and parts outside of the bands, which become zero.
+    scale : float
+        Number by which the product is multiplied.
     """
 
     tile: Array
@@ -279,6 +291,7 @@ class TileProduct:
     is_in_bands: Mapping[int, Array]
     parts: Sequence[Slices]
     outside: Sequence[Slices]
+    scale: float
 
     def prepare(self) -> None:
         """Compute values of the function on a GPU, before the spectrum is there."""
@@ -289,7 +302,7 @@ class TileProduct:
         """Multiply the tile."""
         spectrum = self.tile.reshape(self.lengths)
         for part in self.parts:
-            self.transfer.multiply(spectrum, part, out=spectrum)
+            self.transfer.multiply(spectrum, part, out=spectrum, scale=self.scale)
         for part in self.outside:
             spectrum[part] = 0
         for is_in_band in self.is_in_bands.values():

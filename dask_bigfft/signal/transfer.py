@@ -207,10 +207,16 @@ class FunctionOnTile(TileTransfer):
         self._prepared.append((values, own_middles))
         self._parts.append(part)
 
-    def multiply(self, spectrum: Array, part: Slices, out: Array) -> None:
+    def multiply(
+        self,
+        spectrum: Array,
+        part: Slices,
+        out: Array,
+        scale: float = 1.0,
+    ) -> None:
         """Multiply a part of the spectrum of the tile; see `kernels.transfer`."""
         if not is_on_gpu(self.like):
-            super().multiply(spectrum, part, out)
+            super().multiply(spectrum, part, out, scale)
             return
         if not self._prepared:
             self.prepare(part)
@@ -220,6 +226,7 @@ class FunctionOnTile(TileTransfer):
             spectrum[part],
             out[part],
             middles,
+            scale,
         )
 
     def require_finite(self) -> None:
@@ -498,13 +505,25 @@ class ArrayOnTile(TileTransfer):
         on_device: Array = np.asarray(in_precision(values, dtype), like=self.like)
         return on_device
 
-    def multiply(self, spectrum: Array, part: Slices, out: Array) -> None:
+    def multiply(
+        self,
+        spectrum: Array,
+        part: Slices,
+        out: Array,
+        scale: float = 1.0,
+    ) -> None:
         """Multiply a part of the spectrum of the tile; see `kernels.transfer`."""
         if not is_on_gpu(self.transfer.array):
-            super().multiply(spectrum, part, out)
+            super().multiply(spectrum, part, out, scale)
             return
         values = self.transfer.values(indices_of_part(self.indices, part))
-        self.products.multiply(values, spectrum[part], out[part], {})
+        self.products.multiply(
+            values,
+            spectrum[part],
+            out[part],
+            {},
+            scale,
+        )
 
     def require_finite(self) -> None:
         """Wait for the device, and raise an error if values are not finite."""

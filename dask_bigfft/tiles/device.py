@@ -80,12 +80,18 @@ def for_device(
         _popped_factors(complex_operations, 0),
         conjugate=any(fft.sign > 0 for fft in real_ffts),
     )
+    last_factors = _popped_factors(complex_operations, -1)
+    scale = 1.0 / program.divisor.value
+    middle = _without_factors(complex_operations)
+    for place, operation in enumerate(middle):
+        if isinstance(operation, Transfer):
+            middle[place] = replace(operation, scale=scale)
+            scale = 1.0
     last = MemoryPass(
-        _popped_factors(complex_operations, -1),
-        scale=1.0 / program.divisor.value,
+        last_factors,
+        scale=scale,
         conjugate=any(fft.sign < 0 for fft in inverse_ffts),
     )
-    middle = _without_factors(complex_operations)
     before, after = _passes(first, last, has_middle=bool(middle))
     transpose = MemoryPass(order=order)
     if not inverse_ffts:

@@ -244,11 +244,14 @@ class Transfer:
     first_dims : tuple of int
         First dimension of the tile that belongs to each axis of the array, and the number of
         dimensions.
+    scale : float
+        Number by which the product is multiplied, where FFTs divide by nothing.
     """
 
     operand: int
     axes: tuple[AxisFrequencies, ...]
     first_dims: Shape
+    scale: float = 1.0
 
 
 Operation = FFT | Multiply | Product | Transfer

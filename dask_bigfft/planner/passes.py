@@ -12,7 +12,7 @@ GPU together, and neither is written before both have been read.
 import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -35,7 +35,7 @@ from dask_bigfft.planner.tile_plan import (
     request_of,
 )
 from dask_bigfft.transforms.factors import divisors
-from dask_bigfft.transforms.layout import contiguous, even_chunks
+from dask_bigfft.transforms.layout import contiguous, even_width
 from dask_bigfft.transforms.rounds import Round
 
 #: Maximum passes of a block.
@@ -179,7 +179,37 @@ def _runs_of_tile(shape: Shape, tile: Shape) -> tuple[int, int]:
 
 def _even(n: int, most: int) -> int:
     """Return the extent of the most even chunks of at most `most`."""
-    return max(1, *even_chunks(n, -(-n // max(1, min(n, most)))))
+    return max(1, even_width(n, -(-n // max(1, min(n, most)))))
+
+
+def _tile(
+    view: Shape,
+    line: Sequence[int],
+    priority: Shape,
+    units: int,
+    share: float,
+) -> Shape:
+    """Return the shape of a tile of up to `units` lines in a view.
+
+    Parameters
+    ----------
+    view : tuple of int
+        Shape of the block.
+    line : sequence of int
+        Shape of a line: dimensions that are transformed are whole, the others 1.
+    priority : tuple of int
+        The other dimensions, in the order in which they get room.
+    units : int
+        Maximum number of lines.
+    share : float
+        Fraction of them that the first of these dimensions gets at most.
+    """
+    tile = list(line)
+    for dim in priority:
+        most = int(units * share) if dim == priority[0] else units
+        tile[dim] = _even(view[dim], most)
+        units //= tile[dim]
+    return tuple(tile)
 
 
 @dataclass(frozen=True)
@@ -673,51 +703,27 @@ class _Search:
         """Return one pass in its cheapest tiles; None if no tile fits."""
         free = [dim for dim in reversed(range(len(shapes.view))) if dim not in shapes.fixed]
         written = [dim for dim in reversed(shapes.order) if dim not in shapes.fixed]
-        # Dimensions get room innermost first, as read and as written.
-        priorities = dict.fromkeys((tuple(free), tuple(written)))
-        shares = SQUARER if self.request.order else (1,)
-        tiles: dict[Shape, None] = {}
-        for priority, finer, share in itertools.product(priorities, self.limits.finer, shares):
-            tile = self._tile(
-                shapes,
-                priority,
-                finer,
-                share,
-            )
-            if tile is not None:
-                tiles[tile] = None
-        passes = [shapes.in_tiles(tile) for tile in tiles]
-        return min(passes, key=lambda way: self._cost(way, shapes.is_first), default=None)
-
-    def _tile(
-        self,
-        shapes: _PassShapes,
-        priority: Shape,
-        finer: float,
-        share: float,
-    ) -> Shape | None:
-        """Return the shape of a tile of whole transformed digits; None if not even one line fits.
-
-        The other dimensions get room in the order `priority`, the first one at most the fraction
-        `share` of it. `finer` multiplies the number of tiles.
-        """
-        tile = [n if dim in shapes.fixed else 1 for dim, n in enumerate(shapes.view)]
-        size_before = math.prod(tile)
+        line = [n if dim in shapes.fixed else 1 for dim, n in enumerate(shapes.view)]
+        size_before = math.prod(line)
         size_after = math.prod(shapes.after[dim] for dim in shapes.fixed)
         buffer_nbytes = [
             max(size_before * before, size_after * after) for before, after in shapes.buffers
         ]
-        size_of_free = math.prod(shapes.view[dim] for dim in priority)
-        units = self._units(buffer_nbytes, size_of_free, finer)
-        if units == 0:
-            return None
-        for dim in priority:
-            most = int(units * share) if dim == priority[0] else units
-            tile[dim] = _even(shapes.view[dim], most)
-            units //= tile[dim]
-        return tuple(tile)
+        lines = math.prod(shapes.view[dim] for dim in free)
+        lines_of_tiles = [
+            self._lines_of_tile(buffer_nbytes, lines, finer) for finer in self.limits.finer
+        ]
+        # Dimensions get room innermost first, as read and as written.
+        priorities = dict.fromkeys((tuple(free), tuple(written)))
+        shares = SQUARER if self.request.order else (1,)
+        tiles: dict[Shape, None] = {}
+        for priority, units, share in itertools.product(priorities, lines_of_tiles, shares):
+            if units:
+                tiles[_tile(shapes.view, line, priority, units, share)] = None
+        passes = [shapes.in_tiles(tile) for tile in tiles]
+        return min(passes, key=lambda way: self._cost(way, shapes.is_first), default=None)
 
-    def _units(self, buffer_nbytes: list[int], size: int, finer: float) -> int:
+    def _lines_of_tile(self, buffer_nbytes: list[int], size: int, finer: float) -> int:
         """Return the largest number of lines in a tile, 0 if not even one fits.
 
         Parameters

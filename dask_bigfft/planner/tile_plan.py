@@ -25,7 +25,7 @@ import numpy as np
 
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.transforms.factors import factorize
-from dask_bigfft.transforms.layout import even_chunks
+from dask_bigfft.transforms.layout import even_chunks, even_width
 from dask_bigfft.transforms.rounds import Round, transformed
 from dask_bigfft.transforms.steps import Kind, Step
 
@@ -359,7 +359,10 @@ class TilePass:
     @property
     def tiles(self) -> int:
         """Number of tiles."""
-        counts = list(map(len, self.chunks))
+        counts = []
+        for n, extent in zip(self.view, self.tile, strict=True):
+            width = even_width(n, -(-n // max(1, extent)))
+            counts.append(max(1, -(-n // max(1, width))))
         if self.swap is None:
             return math.prod(counts)
         # Two tiles change places at a time: those on one side of the diagonal, and on it.

@@ -372,9 +372,16 @@ def even_chunks(size: int, parts: int) -> Chunks:
     """
     if size == 0:
         return (0,)
-    count = max(1, min(parts, size))
-    width = -(-size // count)
-    return wide_chunks(size, width)
+    return wide_chunks(size, even_width(size, parts))
+
+
+def even_width(size: int, parts: int) -> int:
+    """Return the size of the first of `even_chunks`.
+
+    >>> even_width(10, 4), even_width(0, 3)
+    (3, 0)
+    """
+    return -(-size // max(1, min(parts, size)))
 
 
 def wide_chunks(size: int, width: int) -> Chunks:

@@ -31,12 +31,11 @@ def make_source(
     )
     if packed:
         array.attrs.update(scale_factor=0.5, missing_value=-1)
+        values = RNG.integers(0, 9999, (chunk, *inner))
+    else:
+        values = RNG.standard_normal((chunk, *inner, 2)).view("c16")[..., 0]
     for low in range(0, size, chunk):
-        if packed:
-            array[low : low + chunk] = RNG.integers(0, 9999, (chunk, *inner))
-        else:
-            parts = RNG.standard_normal((chunk, *inner, 2))
-            array[low : low + chunk] = parts.view("c16")[..., 0]
+        array[low : low + chunk] = values + low
 
 
 def figures_of(plan):

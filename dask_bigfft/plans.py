@@ -129,7 +129,9 @@ def plan(
         plans = plans_of_call(getattr(signal, kind), a, **named, **extras)
         return only_plan(kind, plans)
     if not isinstance(kind, str) or kind not in (*TRANSFORMS, *COSINES):
-        raise_invalid("kind", kind, f"one of {', '.join((*TRANSFORMS, *FILTERS))}")
+        allowed = f"one of {', '.join((*TRANSFORMS, *FILTERS))}"
+        allowed += "; `signal.plan_segments` is for welch, csd, stft, istft and spectrogram"
+        raise_invalid("kind", kind, allowed)
     return plan_of_stored(
         a,
         None,

@@ -157,7 +157,7 @@ class RunRequest:
         elif self.is_filter:
             self._refuse_arguments_of_transforms()
         else:
-            parse_name(self.kind)
+            parse_name(self.kind, others=(FILTER, *SHORT_TIME))
             self._refuse_arguments_of_filters()
         if not self.is_short_time:
             self.slices.refuse_for(self.kind)

@@ -656,10 +656,10 @@ def parse_several(argument: str, value: Any) -> tuple[Any, ...]:
         )
 
 
-def parse_name(name: object) -> str:
-    """Return the checked name of a transform."""
+def parse_name(name: object, others: Sequence[str] = ()) -> str:
+    """Return the checked name of a transform; an error also lists `others` that a caller takes."""
     if not isinstance(name, str) or name not in TRANSFORMS:
-        allowed = f"one of {', '.join(TRANSFORMS)}"
+        allowed = f"one of {', '.join((*TRANSFORMS, *others))}"
         if isinstance(name, str) and name in COSINES:
             allowed += f"; cosine and sine transforms are functions only: dask_bigfft.fft.{name}"
         raise_invalid("kind", name, allowed)

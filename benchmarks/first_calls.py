@@ -89,7 +89,7 @@ def first_call(
         if library == "da.fft":
             lazy = getattr(da.fft, name)(da.from_array(x, chunks=-1, name=False))
         else:
-            lazy = getattr(fft, name)(da.from_array(x, name=False), kernel=library)
+            lazy = getattr(fft, name)(x, kernel=library)
         y = lazy.compute(scheduler="threads", num_workers=threads)
     seconds = time.monotonic() - started
     error = error_of(x, y)

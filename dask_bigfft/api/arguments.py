@@ -4,6 +4,7 @@ Each `parse_*` returns the checked value of an argument, or of its setting. An e
 argument.
 """
 
+import itertools
 import math
 import uuid
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from dask.base import is_dask_collection
 from dask_bigfft import config
 from dask_bigfft.carriers.names import Chunks
 from dask_bigfft.config import is_int
-from dask_bigfft.dask_private import is_lazy
+from dask_bigfft.dask_private import ARRAY_EXPRESSIONS, is_lazy, slices_from_chunks
 from dask_bigfft.errors import (
     ArgumentTypeError,
     has_unit,
@@ -27,6 +28,7 @@ from dask_bigfft.errors import (
 )
 from dask_bigfft.events import running_client
 from dask_bigfft.gpu.dispatch import missing
+from dask_bigfft.graph.assembly import SHARED_NBYTES, snapshot
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.machine import environment
 from dask_bigfft.planner.request import DeviceChoice
@@ -99,12 +101,29 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
     if kind is not None or a.dtype.hasobject:  # dask finds no chunks for objects
         parse_dtype(np.dtype(a.dtype), TRANSFORMS[parse_name(kind or "fft")][0])
     if not is_lazy(a):
-        a = da.from_array(a, name=f"bigfft_input-{uuid.uuid4().hex}")
+        a = _lazy_array(a)
     for axis, chunks in enumerate(a.chunks):
         if any(map(math.isnan, chunks)):
             allowed = "known chunk sizes: call compute_chunk_sizes() first"
             raise_invalid("a.chunks", f"unknown sizes along axis {axis}", allowed)
     return cast("da.Array", a)
+
+
+def _lazy_array(a: Any) -> da.Array:
+    """Return a dask array of an array-like, with a copy of what is in memory.
+
+    `dask.array.from_array` copies, too, in one thread, which takes 0.3 s for 1 GiB: most of it are
+    page faults. Several threads copy large arrays here.
+    """
+    name = f"bigfft_input-{uuid.uuid4().hex}"
+    is_plain = type(a) is np.ndarray and a.dtype.kind in "fc" and a.dtype.isnative
+    if not is_plain or a.nbytes < SHARED_NBYTES or ARRAY_EXPRESSIONS:
+        return da.from_array(a, name=name)
+    values = snapshot(a)
+    chunks = normalize_chunks("auto", a.shape, dtype=a.dtype)
+    keys = itertools.product([name], *(range(len(sizes)) for sizes in chunks))
+    blocks = {key: values[cut] for key, cut in zip(keys, slices_from_chunks(chunks), strict=True)}
+    return da.Array(blocks, name, chunks, dtype=a.dtype)
 
 
 def _array_like(a: Any) -> Any:

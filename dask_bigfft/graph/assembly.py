@@ -1,4 +1,4 @@
-"""The assembly of a result: its blocks as one array.
+"""The assembly of a result: its blocks as one array; and the copy of an input in memory.
 
 `assembled` replaces dask's `finalize`, which copies blocks one after the other into fresh memory.
 Blocks that fill a shared buffer in order need no copy; others are copied by several threads into
@@ -6,7 +6,7 @@ memory of the arena. The memory returns to the arena when the array is garbage c
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -79,11 +79,26 @@ def _are_plain(arrays: Sequence[Any], chunks: Chunks) -> bool:
     return [array.shape for array in arrays] == list(itertools.product(*chunks))
 
 
+def snapshot(values: Array) -> Array:
+    """Return a C-contiguous copy of an array, whose pages several threads fault in and fill.
+
+    NumPy copies, because compiled loops are no faster here, and take time to load.
+    """
+    return _copied(
+        [values],
+        [(slice(None),) * values.ndim],
+        values.shape,
+        threads=task_threads(),
+        copy=np.copyto,
+    )
+
+
 def _copied(
     blocks: Sequence[Array],
     cuts: Sequence[Region],
     shape: tuple[int, ...],
     threads: int,
+    copy: Callable[[Array, Array], None] = copy_array,
 ) -> Array:
     """Return the blocks copied to one array, in parts small enough to balance the threads."""
     out = allocate(shape, blocks[0].dtype)
@@ -97,9 +112,9 @@ def _copied(
             sources.append(source[low : low + rows])
     if threads == 1 or out.nbytes < SHARED_NBYTES:
         for target, source in zip(targets, sources, strict=True):
-            copy_array(target, source)
+            copy(target, source)
         return out
     with ThreadPoolExecutor(threads, thread_name_prefix="bigfft-result") as pool:
         list(pool.map(prefault, [out] * threads))
-        list(pool.map(copy_array, targets, sources))
+        list(pool.map(copy, targets, sources))
     return out

@@ -118,7 +118,7 @@ def _lazy_array(a: Any) -> da.Array:
     name = f"bigfft_input-{uuid.uuid4().hex}"
     is_plain = type(a) is np.ndarray and a.dtype.kind in "fc" and a.dtype.isnative
     if not is_plain or a.nbytes < SHARED_NBYTES or ARRAY_EXPRESSIONS:
-        return da.from_array(a, name=name)
+        return cast("da.Array", da.from_array(a, name=name))
     values = snapshot(a)
     chunks = normalize_chunks("auto", a.shape, dtype=a.dtype)
     keys = itertools.product([name], *(range(len(sizes)) for sizes in chunks))

@@ -66,6 +66,10 @@ PADDED_BYTES = 8 << 20
 #: Bytes of a line of a processor's cache.
 CACHE_LINE = 64
 
+#: Bytes of a cache that a column may fill for FFTs in place. Rows of 2^k m bytes, m odd, use one of
+#: 2^k / 64 sets of it, so that a column of n rows needs as much cache as n 2^k bytes in a piece.
+COLUMN_BYTES = 1 << 20
+
 log = logging.getLogger(__name__)
 
 
@@ -321,8 +325,9 @@ class PocketFFT(DuccOfSciPy):
     """pocketfft as SciPy contains it before 1.18, which has the interface of ducc.
 
     It copies two lines at a time, so neighbouring columns share cache lines, which are evicted in
-    between if the distance of the rows is a multiple of a power of two. Columns are therefore
-    transformed tile by tile in memory with padded rows: twice as fast for 512 rows of 4 KiB.
+    between if they are far from each other, or if the distance of the rows is a multiple of a large
+    power of two. Such columns are transformed tile by tile in memory with padded rows: twice as
+    fast for 512 rows of 4 KiB. Others are transformed in place, in two thirds of that time.
     """
 
     _MODULE = "scipy.fft._pocketfft.pypocketfft"
@@ -361,6 +366,8 @@ class PocketFFT(DuccOfSciPy):
             self._run(call._replace(dims=dims[:1]), x, target)
             self._run(call._replace(dims=dims[1:]), target, None)
         elif are_lines or x.nbytes > LONG_BYTES * len(dims):
+            super()._run(call, x, target)
+        elif same_memory(x, target) and _stays_in_cache(x, dims):
             super()._run(call, x, target)
         else:
             padded = _padded(x)
@@ -406,6 +413,24 @@ class PocketFFT(DuccOfSciPy):
             return None
         dim = free[0]
         return dim, max(TILE_BYTES * x.shape[dim] // x.nbytes, least_widths[dim])
+
+
+def _stays_in_cache(x: Array, dims: tuple[int, ...]) -> bool:
+    """Return whether neighbouring columns of a contiguous array find their cache lines in cache.
+
+    >>> _stays_in_cache(np.empty((512, 257), "c8"), (0,))
+    True
+    >>> _stays_in_cache(np.empty((512, 512), "c8"), (0,))
+    False
+    """
+    if not x.flags.c_contiguous:
+        return False
+    for dim in dims:
+        stride = x.strides[dim]
+        power_of_two = stride & -stride
+        if x.shape[dim] * power_of_two >= COLUMN_BYTES:
+            return False
+    return True
 
 
 def _padded(x: Array) -> Array:

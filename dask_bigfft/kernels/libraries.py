@@ -365,9 +365,7 @@ class PocketFFT(DuccOfSciPy):
         elif x.nbytes > PADDED_BYTES and len(dims) > 1:
             self._run(call._replace(dims=dims[:1]), x, target)
             self._run(call._replace(dims=dims[1:]), target, None)
-        elif are_lines or x.nbytes > LONG_BYTES * len(dims):
-            super()._run(call, x, target)
-        elif same_memory(x, target) and _stays_in_cache(x, dims):
+        elif are_lines or x.nbytes > LONG_BYTES * len(dims) or _stays_in_cache(x, target, dims):
             super()._run(call, x, target)
         else:
             padded = _padded(x)
@@ -415,15 +413,18 @@ class PocketFFT(DuccOfSciPy):
         return dim, max(TILE_BYTES * x.shape[dim] // x.nbytes, least_widths[dim])
 
 
-def _stays_in_cache(x: Array, dims: tuple[int, ...]) -> bool:
-    """Return whether neighbouring columns of a contiguous array find their cache lines in cache.
+def _stays_in_cache(
+    x: Array,
+    target: Array,
+    dims: tuple[int, ...],
+) -> bool:
+    """Return whether columns are transformed in place, and neighbours find their lines in cache.
 
-    >>> _stays_in_cache(np.empty((512, 257), "c8"), (0,))
-    True
-    >>> _stays_in_cache(np.empty((512, 512), "c8"), (0,))
-    False
+    >>> x, y = np.empty((512, 257), "c8"), np.empty((512, 512), "c8")
+    >>> _stays_in_cache(x, x, (0,)), _stays_in_cache(y, y, (0,))
+    (True, False)
     """
-    if not x.flags.c_contiguous:
+    if not x.flags.c_contiguous or not same_memory(x, target):
         return False
     for dim in dims:
         stride = x.strides[dim]

@@ -264,6 +264,26 @@ def test_wrong_arguments_are_named_when_the_graph_is_built(changed, kind, named)
         signal.fourier_filter(**arguments)
 
 
+def test_finite_values_whose_sum_is_not_are_allowed():
+    x = random_array((4, 6), "f8", seed=5) * 1e-300
+    lazy = signal.fourier_filter(
+        da.from_array(x, chunks=(2, 6)),
+        lambda fy, fx: 1e308 + 0 * fy * fx,
+    )
+    np.testing.assert_allclose(lazy.compute(), x * 1e308, rtol=1e-12, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 512, 257), (512, 6, 33), (300, 7)])
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+def test_tiles_of_long_columns(shape, dtype):
+    x = random_array(shape, dtype, seed=6)
+    axis = int(np.argmax(shape))
+    lazy = signal.fourier_filter(da.from_array(x, chunks=-1), smooth, axes=axis)
+    expected = expected_of(x, smooth, [axis], [1.0])
+    tolerance = 64 * np.finfo(dtype).eps
+    np.testing.assert_allclose(lazy.compute(), expected, rtol=0, atol=tolerance)
+
+
 def test_a_value_that_is_not_finite_is_an_error_with_its_frequency():
     def resonance(f):
         return np.where(np.abs(f) == 0.25, np.inf, 1.0)

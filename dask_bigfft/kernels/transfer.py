@@ -168,7 +168,7 @@ class LazyTransfer:
 
 #: Elements of a tile that are multiplied by a transfer function at a time: all those of a usual
 #: tile. Each call of the function needs the GIL a dozen times. With parts of an eighth two threads
-#: took 1.03 to 1.18 times as long for a filter, although their values stay in cache.
+#: took 1.04 to 1.18 times as long for a filter, although their values stay in cache.
 TRANSFER_SIZE = 1 << 18
 
 #: Indices of an axis in a tile from which they are computed on the device of the tile. It takes

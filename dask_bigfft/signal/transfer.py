@@ -331,7 +331,7 @@ def _contain_zero(frequencies: Sequence[Array]) -> bool:
 def _are_finite(values: Array) -> bool:
     """Return True if the sum of some values is finite, so that all of them are.
 
-    The sum of finite values may not be finite. It takes a third of the time of `np.isfinite` for
+    The sum of finite values may not be finite. It takes about half of the time of `np.isfinite` for
     all of them.
     """
     with np.errstate(all="ignore"):

@@ -5,6 +5,9 @@ but neither imports, which have rows of their own, nor the check of the result. 
 another one touches as much memory, because in a virtual machine the first touch of memory that the
 host does not back yet is 30 times slower than any later one. With an empty cache no loop of ours
 is compiled yet. A result is checked by its energy and by two of its frequencies.
+
+``--gpu`` runs the rows of a machine with a GPU and torch instead, from pageable memory to pageable
+memory, and the time in which a process writes to as many bytes as the result has.
 """
 
 import os
@@ -31,6 +34,14 @@ TOUCHED = 8
 TOLERANCE = 1e-4
 
 EMPTY = ", empty cache"
+
+#: Sizes of inputs in MiB for a GPU.
+GPU_SIZES = (128, 4096)
+
+#: Contestants of rows for a GPU: ours, torch, and writing to the result's memory.
+ON_GPU = "gpu"
+TORCH = "torch"
+TOUCHING = "touching"
 
 #: Modules whose imports are compared.
 IMPORTS = ("dask.array", "dask_bigfft.fft")
@@ -80,6 +91,18 @@ def first_call(
 
         started = time.monotonic()
         y = getattr(scipy.fft, name)(x, workers=threads)
+    elif library == TORCH:
+        import torch
+
+        started = time.monotonic()
+        spectrum = getattr(torch.fft, name)(torch.from_numpy(x).cuda())
+        y = spectrum.cpu().numpy()
+    elif library == ON_GPU:
+        from dask_bigfft import fft
+
+        started = time.monotonic()
+        lazy = getattr(fft, name)(x, device="gpu")
+        y = lazy.compute(scheduler="threads", num_workers=threads)
     else:
         import dask.array as da
 
@@ -94,6 +117,16 @@ def first_call(
     seconds = time.monotonic() - started
     error = error_of(x, y)
     return {"seconds": seconds, "samples": error, "exits": time.monotonic()}
+
+
+def touching(kind: str, shape: Sequence[int]) -> dict[str, Any]:
+    """Return the time in which this process writes to as many bytes as a result has."""
+    *others, last = shape
+    length = last // 2 + 1 if kind == "real" else last
+    started = time.monotonic()
+    np.empty((*others, length), "c8").fill(1)
+    seconds = time.monotonic() - started
+    return {"seconds": seconds, "samples": 0.0, "exits": time.monotonic()}
 
 
 def error_of(x: np.ndarray, y: np.ndarray) -> float:
@@ -144,14 +177,17 @@ def run(contestant: str, row: tuple[str, tuple[int, ...]], threads: int) -> dict
     core.call(touch, TOUCHED * nbytes)
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         cache = folder if contestant.endswith(EMPTY) else ""
-        answer = core.call(
-            first_call,
-            contestant,
-            kind,
-            shape,
-            threads,
-            cache,
-        )
+        if contestant == TOUCHING:
+            answer = core.call(touching, kind, shape)
+        else:
+            answer = core.call(
+                first_call,
+                contestant,
+                kind,
+                shape,
+                threads,
+                cache,
+            )
         ended = time.monotonic()
     if "seconds" in answer:
         answer["seconds"] += ended - answer["exits"]
@@ -171,29 +207,44 @@ def row_of(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     error = max(answer["samples"] for answers in runs.values() for answer in answers)
     return {
         "first": first,
-        "n": len(runs["scipy.fft"]),
+        "n": min(map(len, runs.values())),
         "error": error,
         "ok": error < TOLERANCE,
     }
 
 
-def main(argv: Sequence[str]) -> int:
-    args = core.arguments("first_calls", __doc__, repeat=9).parse_args(argv)
-    results = core.Results(args, "first_calls")
+def rows_of(sizes: Sequence[int], scale: float) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return kind and shape of the inputs of all rows, by their names."""
     rows = {}
-    for mib in SIZES:
+    for mib in sizes:
         for ndim in (1, 2, 3):
             for kind in FUNCTIONS:
                 itemsize = 4 if kind == "real" else 8
-                shape = shape_of(max(mib * args.scale, 1 / 64), ndim, itemsize)
+                shape = shape_of(max(mib * scale, 1 / 64), ndim, itemsize)
                 rows[f"{mib} MiB, {ndim}D, {kind}"] = (kind, shape)
-    chosen = core.chosen([*rows, *IMPORTS], args.only)
-    names = [name for name in chosen if name in rows]
+    return rows
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = core.arguments("first_calls", __doc__, repeat=9)
+    parser.add_argument("--gpu", action="store_true", help="rows of a GPU, against torch")
+    args = parser.parse_args(argv)
+    results = core.Results(args, "first_calls")
+    section = "first"
+    rows = rows_of(SIZES, args.scale)
     contestants = [*args.kernels, f"{args.kernels[0]}{EMPTY}", "scipy.fft", "da.fft"]
-    for name in results.missing("first", names):
+    imports = IMPORTS
+    if args.gpu:
+        section = "gpu"
+        rows = rows_of(GPU_SIZES, args.scale)
+        contestants = [ON_GPU, TORCH, TOUCHING]
+        imports = ()
+    chosen = core.chosen([*rows, *imports], args.only)
+    names = [name for name in chosen if name in rows]
+    for name in results.missing(section, names):
         call = partial(run, row=rows[name], threads=args.threads)
         runs = core.in_turns(contestants, args.repeat, call)
-        results.add("first", name, **row_of(runs))
+        results.add(section, name, **row_of(runs))
     modules = list(results.missing("import", [name for name in chosen if name in IMPORTS]))
     if modules:
         runs = core.in_turns(modules, args.repeat, lambda module: core.call(imported, module))

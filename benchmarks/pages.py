@@ -72,6 +72,11 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
                 "first.scipy, empty cache=ours, SciPy's kernel, empty cache, s | "
                 "first.scipy.fft=`scipy.fft`, s | first.da.fft=`da.fft`, s | n=processes",
             ),
+            "gpu": (
+                "First calls on a GPU",
+                "name=input | first.gpu=ours, s | first.torch=torch, s | "
+                "first.touching=writing to the result, s | n=processes",
+            ),
             "import": ("Imports", "name=module | seconds=s"),
         },
     ),

@@ -39,6 +39,12 @@ def random_case(seed):
     return x, tuple(cut(rng, n) for n in shape), name, keywords, expected, close
 
 
+def of_spectrum(y):
+    """Return as many columns as the spectrum of the array has."""
+    n = y.shape[-1]
+    return y if y.dtype.kind == "c" else y[:, : n // 2 + 1]
+
+
 #: Functions of two arrays with two axes.
 SIGNALS = {
     "gradient": lambda x, y: signal.gradient(x, 0, d=0.5),
@@ -85,7 +91,7 @@ SIGNALS = {
     ),
     "zoom": lambda x, y: signal.zoom_fft(x, 0.5, 50, axis=0),
     "lowpass": lambda x, y: signal.lowpass(x, 0.2),
-    "values": lambda x, y: signal.fourier_filter(x, y[:, : 20 if y.dtype.kind == "c" else 11]),
+    "values": lambda x, y: signal.fourier_filter(x, of_spectrum(y)),
     "values of a row": lambda x, y: signal.fourier_filter(x, y[:1, :1], 0),
     "kernel": lambda x, y: signal.fftconvolve(x, y[:3, :5], mode="valid"),
     "shift": lambda x, y: signal.shift(x, (0.5, 1.25)),

@@ -177,6 +177,8 @@ def _check_second(spectrum: CapturedSpectrum, second: CapturedSpectrum) -> None:
         raise NotCaptured("both spectra are of different transforms")
     if spec.windows or spec.scale != "none":
         raise NotCaptured("the two spectra are bands, or have a norm")
+    if len(spec.shape) != len(other.shape):
+        raise NotCaptured("a spectrum is broadcast")
     for axis, (n, m) in enumerate(zip(spec.shape, other.shape, strict=True)):
         if axis not in spec.axes and n != m:
             raise NotCaptured("a spectrum is broadcast")

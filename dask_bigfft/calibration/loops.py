@@ -48,7 +48,10 @@ def store_loops() -> None:
 
 
 def use_copies() -> None:
-    """Copy an array between all pairs of dtypes, and its conjugate."""
+    """Copy an array between the pairs of dtypes that have loops, and its conjugate.
+
+    Loops are compiled meanwhile only after `compile_at_once`, as in `main`.
+    """
     for source_dtype, target_dtype in COMPILED:
         source = np.zeros(1, source_dtype)
         target = np.empty(1, target_dtype)
@@ -83,7 +86,10 @@ def use_transforms(
 
 
 def use_chirps() -> None:
-    """Multiply by the chirps of Bluestein's algorithm, in both precisions, and sum words."""
+    """Multiply by the chirps of Bluestein's algorithm, in both precisions, and sum words.
+
+    Loops are compiled meanwhile only after `compile_at_once`, as in `main`.
+    """
     places = np.zeros(1, np.int64)
     for dtype in (np.complex64, np.complex128):
         values = np.ones((1, 1, 1), dtype)

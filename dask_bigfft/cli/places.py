@@ -140,7 +140,11 @@ def handled(number: int, handler: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def waiting(*numbers: int) -> Iterator[None]:
-    """Delay signals until the end of the block."""
+    """Delay signals until the end of the block, also if it raises an error.
+
+    A signal that arrives several times is delivered once. Outside of the main thread nothing is
+    delayed.
+    """
     pending: list[int] = []
 
     def postpone(number: int, frame: object) -> None:

@@ -178,7 +178,8 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         self.unshifted: PlanLayer | None = None
         #: The array that the user has got.
         self.array: weakref.ref[da.Array] | None = None
-        self._tasks_by_carrier: dict[str, Graph] = {}
+        #: By carrier, and whether blocks between rounds are private.
+        self._tasks_by_kind: dict[tuple[str, bool], Graph] = {}
         #: The graph that the current thread iterates over.
         self._current = threading.local()
         self._lock = threading.Lock()
@@ -201,9 +202,10 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         if place is not None and not place.kept:  # unique among processes
             place = replace(place, name=f"{self.token[:8]}-{uuid.uuid4().hex[:8]}")
         is_private = self.is_private and not results_are_kept()
+        kind = (carrier, is_private)
         with self._lock:
-            if carrier not in self._tasks_by_carrier:
-                self._tasks_by_carrier[carrier] = build_graph(
+            if kind not in self._tasks_by_kind:
+                self._tasks_by_kind[kind] = build_graph(
                     self.plan,
                     self.token,
                     self.source,
@@ -217,7 +219,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
                     factor_name=self.factor,
                 )
                 _watch_paused_workers(recipe.travelled)
-            tasks = self._tasks_by_carrier[carrier]
+            tasks = self._tasks_by_kind[kind]
         self._current.tasks = tasks
         return tasks
 
@@ -228,7 +230,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         """
         if self.is_private:
             self.is_private = False
-            self._tasks_by_carrier = {}
+            self._tasks_by_kind = {}
             self._current = threading.local()
 
     @property
@@ -238,7 +240,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
 
     def is_materialized(self) -> bool:
         """Return whether the tasks have been built."""
-        return bool(self._tasks_by_carrier)
+        return bool(self._tasks_by_kind)
 
     def get_output_keys(self) -> Set[Any]:
         """Return the keys of the result's blocks."""

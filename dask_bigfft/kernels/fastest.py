@@ -103,10 +103,10 @@ def _rates(dtype: np.dtype[Any], folder: str) -> Mapping[str, float]:
 
 
 def measured_rates(names: Sequence[str], dtype: Any) -> dict[str, float]:
-    """Return floating point operations per second of libraries, the mean over some tiles.
+    """Return floating point operations per second of libraries, the geometric mean over some tiles.
 
     5 n log2 n operations are counted for n points. The runs of the libraries alternate, and the
-    fastest run of each counts, to reduce the effect of other load.
+    fastest run of each counts, to reduce the effect of other load. Each runs at least once.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def measured_rates(names: Sequence[str], dtype: Any) -> dict[str, float]:
         for library in libraries:
             _seconds(library, tile, dims)  # plans
         end = time.perf_counter() + SECONDS * len(names)
-        while time.perf_counter() < end:
+        while math.inf in best.values() or time.perf_counter() < end:
             for library in libraries:
                 best[library.name] = min(best[library.name], _seconds(library, tile, dims))
         for name, seconds in best.items():

@@ -271,7 +271,10 @@ class RunRequest:
 
     @property
     def where(self) -> dict[str, Any]:
-        """Axes and lengths. Default axes are the last two, the last `len(s)`, or all."""
+        """Keywords of the transform for axes, by numbers, and lengths.
+
+        Default axes are the last two, the last `len(s)`, or all.
+        """
         axes = self.axes
         if axes is None and self.kind.endswith("2"):
             axes = -2, -1

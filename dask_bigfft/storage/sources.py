@@ -240,7 +240,7 @@ class Reader:
         return isinstance(self.stored, H5Dataset) if self.unit is None else self.few
 
     def _read_into(self, region: tuple[slice, ...], out: Array) -> None:
-        """Read stored numbers into an array of their dtype; errors are those of `_errors`."""
+        """Read stored numbers into an array of their dtype; an `OSError` names the chunk."""
         if self.plain is not None:
             self.plain.fill(region, out)
             return

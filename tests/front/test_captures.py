@@ -369,6 +369,16 @@ def test_a_product_of_two_spectra(dtypes, shape, shape2, s, chunks, axes, conjug
     require_close(lazy, expected, 1e-5 if first == "f4" else 1e-13)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_spectra_with_other_numbers_of_axes(order):
+    line = random_array(SHAPE[1:], "f8", 3)
+    square = random_array((SHAPE[1], SHAPE[1]), "f8", 4)
+    spectra = [fft.fft(da.from_array(a, chunks=5), axis=0) for a in (square, line)][::order]
+    result = fft.ifft(spectra[0] * spectra[1], axis=0)
+    expected = np.fft.ifft(np.fft.fft(square, axis=0) * np.fft.fft(line), axis=0)
+    require_close(result, expected)
+
+
 def test_a_spectrum_in_a_variable_may_have_other_readers():
     y = fft.rfftn(lazy_x())
     assert "variable" in dask_bigfft.plan(y * H, "irfftn").explain()

@@ -127,11 +127,14 @@ def test_arrays_stay_dask_arrays():
     assert close(fft.fft2(x).compute(scheduler="processes", num_workers=1), expected)
 
 
+@pytest.mark.parametrize("is_computed_before", [False, True])
 @pytest.mark.parametrize("part", ["round1", "unpack"])
-def test_what_dask_keeps_is_not_overwritten(monkeypatch, part):
+def test_what_dask_keeps_is_not_overwritten(monkeypatch, part, is_computed_before):
     monkeypatch.setitem(sys.modules, "dask.cache", types.SimpleNamespace(Cache=Keeping))
     a = data(2**12)
     y = fft.fft(da.from_array(a, chunks=2**9))
+    if is_computed_before:
+        y.compute(scheduler="threads")
     with Keeping(part) as cache, dask.config.set(scheduler="threads"):
         for _ in range(3):
             spectrum = y.compute()

@@ -334,7 +334,8 @@ class DiskRun(PlanRun):
     ) -> tuple[Block, int]:
         """Write a shard to the file of its target block; return the block and the checksum.
 
-        `place` is the number of the source block. Padding may follow the `nbytes` of the shard.
+        `place` is the number of the source block. Padding may follow the `nbytes` of the shard; it
+        becomes 0, also in its memory, and is no part of the checksum.
         """
         file, begins = self.file(number, target)
         begin = int(begins[place])

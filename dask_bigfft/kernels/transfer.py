@@ -504,7 +504,7 @@ def in_host_memory(array: Any) -> Array:
 def values_at(array: Array, places: Mapping[int, Array]) -> Array:
     """Return the values of an array at places along each axis, but for axes of length 1.
 
-    Consecutive places are not copied.
+    Consecutive places are not copied. All places are within the array.
     """
     values = array
     scattered: dict[int, Array] = {}

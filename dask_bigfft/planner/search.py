@@ -295,7 +295,7 @@ def _best(plans: list[Plan], least: int) -> Plan:
 
 
 def _in_blocks(search: Candidates, size: int, is_local: bool) -> Plan | None:
-    """Return the best plan with scratch files in blocks of some size; None if none fits.
+    """Return the best plan with scratch files in blocks of about `size`; None if none fits.
 
     Input blocks are merged, unless the first round reads rows of a stored array directly. If the
     input blocks are local, in the order of the first round, it may read whole blocks directly, too.

@@ -129,6 +129,8 @@ def _parts(turns: Sequence[Fraction]) -> npt.NDArray[np.uint64]:
 def turns_of(z: complex) -> Fraction:
     """Return the argument of a complex number in turns, with twice the digits of a float.
 
+    It is above -1/2, and at most 1/2. The number is not 0.
+
     The number is turned back by the argument that `cmath` knows. The small argument that remains
     is that of the product with an exact cosine and sine.
 

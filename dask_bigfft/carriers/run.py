@@ -136,7 +136,10 @@ class PlanRun:
         return is_requested and number == 0 and self.stays(number)
 
     def map(self, number: int) -> ExchangeMap:
-        """Return the shards of an exchange."""
+        """Return the shards of an exchange.
+
+        In a task of a worker, the worker is watched and its arena configured, too.
+        """
         worker = current_worker()
         if worker is not None:
             watch_worker_of_task(worker)

@@ -185,7 +185,9 @@ def barrier(
 def shared_memory(run: PlanRun, number: int, group: Block) -> SharedBuffer:
     """Return a shared buffer for the blocks of a group before an exchange.
 
-    It is empty on workers of a cluster, where a task may be repeated, and before rounds on devices.
+    Its memory is allocated when the first block is written. On workers of a cluster, where a task
+    may be repeated, and before rounds on devices it has no places, so that blocks get memory of
+    their own.
     """
     shared_layout = run.plan.shared_layouts.exchanges[number]
     may_use_devices = run.plan.device != "cpu" and number < len(run.plan.rounds)

@@ -479,6 +479,8 @@ class GPUExecutor:
     def prepare(self, carve: Carve, limit: int) -> None:
         """Divide the arena, reserving it again if it is too small or exceeds `limit` bytes.
 
+        The limit is at least that of `carve`.
+
         Raises
         ------
         DeviceMemoryError

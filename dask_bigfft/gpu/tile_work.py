@@ -880,7 +880,7 @@ class _Tile:
         )
 
     def _multiply_filter(self, product: tiles_program.Product) -> None:
-        """Multiply by the spectrum of a filter."""
+        """Multiply by the spectrum of the chirp of Bluestein's algorithm."""
         digits = product.lengths
         begin = product.dim
         end = begin + len(digits)

@@ -358,7 +358,10 @@ class Model:
         return max(self._of_device(round_, device, order) for device in self.devices)
 
     def _of_device(self, round_: Round, device: DeviceProfile, order: tuple[int, ...]) -> float:
-        """Return the seconds of a device for each of many blocks of a round."""
+        """Return the seconds of a device for each of many blocks of a round.
+
+        These are those of its kernels alone if no tile fits the device; callers ask for that first.
+        """
         parts = tile_plans(
             round_,
             self.dtype,

@@ -224,6 +224,8 @@ def warn_above_samples(
 ) -> None:
     """Warn of a cutoff or band that reaches above the highest frequency of the samples.
 
+    Along several axes that is the magnitude of the frequency at the corner of the spectrum.
+
     Parameters
     ----------
     passband : Passband

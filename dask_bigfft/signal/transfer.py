@@ -112,8 +112,7 @@ class TransferFunction:
         """
         values = self.unchecked(frequencies)
         if self.at_zero is not None and _contain_zero(frequencies):
-            is_zero = reduce(np.logical_and, [frequency == 0 for frequency in frequencies])
-            values = np.where(is_zero, self.at_zero, values)
+            values = self.with_zero(values, frequencies)
         if _are_finite(values):
             return values
         is_finite = np.isfinite(values)
@@ -125,6 +124,11 @@ class TransferFunction:
             allowed = "finite values; `at_zero` gives the value where all frequencies are 0"
             raise_invalid("transfer", text, allowed)
         return values
+
+    def with_zero(self, values: Any, frequencies: Sequence[Array]) -> Any:
+        """Return values at some frequencies, with `at_zero` where the frequency is 0."""
+        is_zero = reduce(np.logical_and, [frequency == 0 for frequency in frequencies])
+        return np.where(is_zero, self.at_zero, values)
 
     def unchecked(self, frequencies: Sequence[Array]) -> Array:
         """Return what the function returns, as an array with the axes of the frequencies."""
@@ -203,8 +207,7 @@ class FunctionOnTile(TileTransfer):
         frequencies = self._frequencies_of_part(part, middles)
         values = self.transfer.unchecked(frequencies)
         if self.transfer.at_zero is not None:
-            is_zero = reduce(np.logical_and, [frequency == 0 for frequency in frequencies])
-            values = np.where(is_zero, self.transfer.at_zero, values)
+            values = self.transfer.with_zero(values, frequencies)
         own_middles = {axis: place for axis, place in middles.items() if values.shape[axis] > 1}
         self._prepared.append((values, own_middles))
         self._parts.append(part)

@@ -364,7 +364,8 @@ def prepared(
 ) -> Prepared:
     """Return an array without its trend along some dimensions, times a window.
 
-    The trend is that of the values which a mask, an array without dimensions, does not hide.
+    The trend is that of the values that a mask does not hide. The mask is a plain array, without
+    names of dimensions.
     """
     if not isinstance(detrend, str | None) or detrend not in (None, "constant", "linear"):
         raise_invalid("detrend", detrend, "'constant', 'linear' or None")

@@ -28,14 +28,16 @@ SWELL = 40_000.0  # metres
 
 
 def sea(n):
-    """Return the height of a sea of n by n places, in metres."""
+    """Return the height of a sea of n by n places, in metres; opposite edges fit."""
     places = (np.arange(n) - n // 2) * STEP
     latitude = LATITUDE + places
+    narrowing = math.cos(math.radians((latitude[0] + latitude[-1]) / 2))
     y = places[:, None] * METRES
-    x = places * METRES * math.cos(math.radians((latitude[0] + latitude[-1]) / 2))
-    size = n * STEP * METRES
-    eddies = np.cos(4 * np.pi * y / size) * np.sin(6 * np.pi * x / size)
-    bell = np.exp(-((x / size) ** 2 + (y / size) ** 2) * 30)
+    x = places * METRES * narrowing
+    height = n * STEP * METRES
+    width = height * narrowing
+    eddies = np.cos(4 * np.pi * y / height) * np.sin(6 * np.pi * x / width)
+    bell = np.exp(-((x / width) ** 2 + (y / height) ** 2) * 30)
     swell = 0.4 * bell * np.cos(2 * np.pi * (0.8 * x + 0.6 * y) / SWELL)
     noise = 0.1 * np.random.default_rng(SEED).standard_normal((n, n))
     return xr.DataArray(
@@ -76,7 +78,7 @@ def run(n):
     expected_slope = np.fft.ifft2(2j * np.pi * np.where(2 * fy == -fy, 0, fy) * smooth).real
     return {
         "n": n,
-        "blocks": lazy.data.numblocks,
+        "chunks": lazy.chunks,
         "pictures": {
             "height": height,
             "large scales": large,
@@ -94,12 +96,21 @@ def run(n):
 
 
 def report(summary):
-    """Print what a run found."""
-    print(f"A sea of {summary['n']} x {summary['n']} places in {summary['blocks']} chunks:")
-    print(f"  the swell is at most {summary['highest']:.2f} m high, 0.40 m was made")
-    print(f"  slope in {summary['slope_unit']}, every fourth place: {summary['coarse'].shape}")
-    for name, error in summary["errors"].items():
-        print(f"  {name}: {error:.1e}")
+    """Print what each filter is for, and how far it is from NumPy."""
+    rows, columns = map(len, summary["chunks"])
+    kilometres = SWELL / 1000
+    worst = max(summary["errors"].values())
+    print(f"A sea of {summary['n']} x {summary['n']} points in {rows} x {columns} chunks:")
+    print(f"  lowpass: what is longer than {3 * kilometres:.0f} km, the eddies")
+    print(
+        f"  bandpass: waves of {0.7 * kilometres:.0f} to {1.5 * kilometres:.0f} km, the swell;"
+        f" envelope: it is up to {summary['highest']:.2f} m high, 0.40 m was made"
+    )
+    print(
+        f"  derivative: a slope in {summary['slope_unit']};"
+        f" downsample: every fourth point, {summary['coarse'].shape}"
+    )
+    print(f"  Relative distance from NumPy without chunks: {worst:.0e}.")
 
 
 def right(summary):

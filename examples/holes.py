@@ -79,14 +79,19 @@ def run(chunk=120, iterations=40):
 
 
 def report(summary):
-    """Print what a run found."""
-    rows, columns = summary["shape"]
+    """Print what each function is for, and how far it is from what is known."""
+    edges = " x ".join(map(str, summary["shape"]))
+    chunks = " x ".join(map(str, summary["blocks"]))
     missing = summary["mask"].mean()
-    print(f"{rows} x {columns} heights in {summary['blocks']} chunks, {missing:.0%} missing:")
-    for name, error in summary["errors"].items():
-        print(f"  {name}: {error:.1e}")
-    print(f"  power is {summary['power']:.6f} times the mean square of the known heights")
-    print(f"  filled gaps of the smooth model: relative error {summary['gap_error']:.1e}")
+    mean_error = max(summary["errors"].values())
+    gap_error = summary["gap_error"]
+    print(f"{edges} heights in {chunks} chunks, {missing:.0%} missing:")
+    print(f"  convolve_masked: means of the known heights; distance from sums {mean_error:.0e}")
+    print(
+        f"  power_spectrum: its sum is {summary['power']:.6f} times the mean square of the known"
+        " heights"
+    )
+    print(f"  fill_gaps: what is missing in a smooth model is found again; error {gap_error:.0e}")
 
 
 def right(summary):

@@ -27,6 +27,9 @@ with extra("zarr"):
 #: Bytes of memory that Python and the libraries take beside `memory_limit`.
 BESIDE = 384 << 20
 
+#: Ends of processes in words.
+ENDS = {"out of memory": "killed for its memory", "killed": "killed half-way by this script"}
+
 
 def make_field(path, shape, rows):
     """Store normal numbers, slab by slab, and return their energy."""
@@ -102,11 +105,14 @@ def run(gib, folder):
     edge = max(4, round((gib * 2**30 / 8) ** (1 / 3) / 16)) * 16
     shape = (edge, edge, edge)
     rows = max(1, edge // 64)
+    print("  storing the field ...", flush=True)
     field, energy = make_field(folder / "field.zarr", shape, rows)
     limit = field.nbytes // 4
     allowed = limit + BESIDE
+    print("  transforming it by da.fft ...", flush=True)
     by_dask = watched(transform_by_dask, folder, limit, limit=allowed)
     shutil.rmtree(folder / "by_dask.zarr", ignore_errors=True)
+    print("  by dask_bigfft, and killing that ...", flush=True)
     killed = watched(
         transform,
         folder,
@@ -116,15 +122,21 @@ def run(gib, folder):
     )
     records_count = len(records(folder))
     complete = (folder / "spectrum.zarr").exists()
+    print("  resuming it ...", flush=True)
     finished = watched(transform, folder, limit, limit=allowed)
     if finished.result is None:
         raise SystemExit(f"the resumed run ended: {finished.end}")
     resumed = finished.result
+    print("  checking the result ...", flush=True)
     return {
         "shape": shape,
         "limit": limit,
         "allowed": allowed,
-        "processes": {"da.fft": by_dask, "first run": killed, "resumed run": finished},
+        "processes": {
+            "da.fft": by_dask,
+            "dask_bigfft, first run": killed,
+            "dask_bigfft, resumed": finished,
+        },
         "records": records_count,
         "complete": complete,
         "resumed": resumed,
@@ -133,32 +145,32 @@ def run(gib, folder):
 
 
 def report(summary):
-    """Print what a run did, how fast, and how far from the answer it is."""
+    """Print what became of each process, and how far the result is from explicit sums."""
     resumed = summary["resumed"]
-    limit = summary["limit"]
-    print(f"{summary['shape']} complex64 ({format_bytes(resumed.read)}) in Zarr, all axes")
+    plan = resumed.plan
+    edges = " x ".join(map(str, summary["shape"]))
+    print(f"{edges} complex64 in Zarr, {format_bytes(resumed.read)}, transformed along all axes.")
     print(
-        f"  at most {format_bytes(limit)} of memory; SciPy needs field and spectrum in memory,"
-        f" {format_bytes(resumed.read + resumed.written)}"
+        f"  A process may have {format_bytes(summary['allowed'])}, of which {format_bytes(BESIDE)}"
+        " are for Python and libraries:"
     )
-    print(f"  a process is killed above {format_bytes(summary['allowed'])}, imports included:")
     for name, process in summary["processes"].items():
         peak = format_bytes(max(process.memory, default=0))
         seconds = max(process.seconds, default=0.0)
-        print(f"  {name}: {process.end} after {seconds:.1f} s, at most {peak}")
+        end = ENDS.get(process.end, process.end)
+        print(f"    {name:24} {end} after {seconds:.1f} s, with {peak} at most")
     print(
-        f"  killed; blocks recorded: {summary['records']}; nothing looks complete:"
-        f" {not summary['complete']}"
+        f"  With memory_limit={format_bytes(summary['limit'])!r} the plan is {plan.notation},"
+        f" through {format_bytes(plan.expected.scratch)} of scratch files."
     )
+    remains = "a result that looks" if summary["complete"] else "nothing that looks"
     print(
-        f"  rounds {resumed.plan.notation} by way of {resumed.plan.storage}, forecast"
-        f" {format_bytes(resumed.plan.expected.peak_host)} of memory,"
-        f" {format_bytes(resumed.plan.expected.scratch)} of scratch files"
+        f"  The killed run left {remains} complete, and {summary['records']} blocks to resume from."
     )
-    speed = (resumed.read + resumed.written) / 1e9 / resumed.seconds
-    print(f"  the resumed run took {resumed.seconds:.1f} s ({speed:.2f} GB/s)")
-    for name, error in summary["errors"].items():
-        print(f"  {name}: off by {error:.1e}")
+    worst = max(summary["errors"].values())
+    print(f"  Three frequencies by explicit sums, and the energy, are right to {worst:.0e}.")
+    whole = resumed.read + resumed.written
+    print(f"  SciPy would need field and spectrum in memory: {format_bytes(whole)}.")
 
 
 def right(summary):

@@ -14,7 +14,7 @@ class Watched(NamedTuple):
     """What became of a process.
 
     Attributes: its end ("finished", "failed", "out of memory" or "killed"), seconds since its
-    start and bytes of memory at these times, and the result of its function.
+    function was called and bytes of memory at these times, and the result of its function.
     """
 
     end: str
@@ -30,6 +30,7 @@ def watched(function, *arguments, limit, until=None):
     process = context.Process(target=_send, args=(sender, function, *arguments))
     process.start()
     sender.close()
+    _received(receiver)  # imports are over
     started = time.perf_counter()
     handle = psutil.Process(process.pid)
     seconds = []
@@ -62,7 +63,8 @@ def watched(function, *arguments, limit, until=None):
 
 
 def _send(sender, function, *arguments):
-    """Send the result of a function."""
+    """Send a word at the beginning, and the result of a function."""
+    sender.send("begun")
     sender.send(function(*arguments))
 
 

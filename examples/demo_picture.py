@@ -1,0 +1,92 @@
+"""The picture of examples/demo.py: memory over time, a filtered chart, heights with holes."""
+
+import io
+
+import numpy as np
+from extras import extra
+
+with extra("demo"):
+    import matplotlib
+    from PIL import Image
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+#: Colour of each process.
+COLOURS = ("tab:red", "tab:blue", "tab:green")
+
+#: How the panels of the sea are coloured, and the part of each edge that they show.
+SEA = {
+    "height": ("RdBu", 1),
+    "large scales": ("RdBu", 1),
+    "swell": ("RdBu", 1 / 3),
+    "envelope of the swell": ("viridis", 1),
+}
+
+
+def draw_memory(place, summary):
+    """Draw the memory of each process over time, and what it may have."""
+    for (name, process), colour in zip(summary["processes"].items(), COLOURS, strict=True):
+        gib = np.array(process.memory) / 2**30
+        place.plot(process.seconds, gib, color=colour, label=f"{name}: {process.end}")
+        if process.end in ("killed", "out of memory") and len(gib):
+            place.plot(process.seconds[-1], gib[-1], "x", ms=10, mew=3, color=colour)
+    limit = summary["allowed"] / 2**30
+    place.axhline(limit, color="black", ls="--", label="what a process may have")
+    place.set_ylabel("memory [GiB]", fontsize=8)
+    place.set_xlabel("time after imports [s]", fontsize=8)
+    place.set_ylim(0, 1.15 * limit)
+    place.legend(fontsize=8, loc="lower right")
+    place.tick_params(labelsize=7)
+
+
+def show(place, values, title, colours):
+    """Draw an image with its colours explained."""
+    image = place.imshow(np.asarray(values), cmap=colours)
+    place.set_title(title, fontsize=9)
+    place.set(xticks=[], yticks=[])
+    bar = place.figure.colorbar(image, ax=place, shrink=0.85, pad=0.02)
+    bar.ax.tick_params(labelsize=6)
+
+
+def draw_sea(places, sea):
+    """Draw the sea with the borders of its chunks, and what filters take out of it."""
+    for place, (name, values) in zip(places, sea["pictures"].items(), strict=True):
+        colours, part = SEA[name]
+        margins = [round(edge * (1 - part) / 2) for edge in values.shape]
+        window = tuple(slice(margin, -margin or None) for margin in margins)
+        title = f"{name} [m]" if part == 1 else f"{name}, the middle [m]"
+        show(place, np.asarray(values)[window], title, colours)
+    row_edges, column_edges = (np.cumsum(chunks)[:-1] for chunks in sea["chunks"])
+    for edge in row_edges:
+        places[0].axhline(edge - 0.5, color="black", lw=0.8)
+    for edge in column_edges:
+        places[0].axvline(edge - 0.5, color="black", lw=0.8)
+
+
+def draw(
+    path,
+    large,
+    sea,
+    heights,
+):
+    """Save the picture, in few enough colours to be small."""
+    edges = " x ".join(map(str, large["shape"]))
+    figure = plt.figure(figsize=(13, 9.5), layout="constrained")
+    upper, middle, lower = figure.subfigures(3, 1, height_ratios=(2.2, 3, 3.2))
+    upper.suptitle(f"1. Larger than memory: {edges} complex64 in Zarr, all axes", fontsize=10)
+    draw_memory(upper.subplots(), large)
+    middle.suptitle("2. Filters by wavelength, of a chart in chunks", fontsize=10)
+    draw_sea(middle.subplots(1, 4), sea)
+    lower.suptitle("3. Data with holes", fontsize=10)
+    places = lower.subplots(1, 3)
+    with_holes = np.where(heights["mask"], np.nan, heights["heights"])
+    show(places[0], with_holes, "heights with holes [m]", "terrain")
+    show(places[1], heights["smooth"], "smoothed around the holes [m]", "terrain")
+    show(places[2], heights["filled"], "a smooth model, its holes filled [m]", "terrain")
+    with io.BytesIO() as file:
+        figure.savefig(file, dpi=72)
+        plt.close(figure)
+        image = Image.open(file).convert("RGB").quantize(192, kmeans=2, dither=Image.Dither.NONE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path, optimize=True)

@@ -164,9 +164,8 @@ def report(summary):
         f" through {format_bytes(plan.expected.scratch)} of scratch files."
     )
     remains = "a result that looks" if summary["complete"] else "nothing that looks"
-    print(
-        f"  The killed run left {remains} complete, and {summary['records']} blocks to resume from."
-    )
+    print(f"  The killed run left {remains} complete,")
+    print(f"  and {summary['records']} blocks from which it was resumed.")
     worst = max(summary["errors"].values())
     print(f"  Three frequencies by explicit sums, and the energy, are right to {worst:.0e}.")
     whole = resumed.read + resumed.written

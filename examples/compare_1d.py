@@ -1,9 +1,10 @@
 """Compare transforms of one long axis, first and warm: examples/compare_1d.py
 
-Complex data of length 2^26 in 16 chunks in memory, natural order in and out, on two threads. Each
-contestant runs in a process of its own: a first run, which is told apart, and warm ones. What is
-timed: ours and `da.fft` from the call to the end of `persist()`, the result in blocks; SciPy (one
-axis: it uses one thread) the call, into new memory; NumPy the call, into memory of the caller.
+Complex data of length 2^23 in 16 chunks in memory, natural order in and out, on two threads;
+`--n 67108864` is a GiB, and takes minutes. Each contestant runs in a process of its own: a first
+run, which is told apart, and warm ones. What is timed: ours and `da.fft` from the call to the end
+of `persist()`, the result in blocks; SciPy (one axis: it uses one thread) the call, into new
+memory; NumPy the call, into memory of the caller.
 
 A process gives large blocks of freed memory back to the system by the defaults of glibc, and pays
 page faults for the next ones. Ours keeps its memory itself. So the others run twice: with the
@@ -183,8 +184,8 @@ def report(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
-    parser.add_argument("--n", type=int, default=2**26, help="length, default 2^26")
-    parser.add_argument("--repetitions", type=int, default=5, help="warm runs, default 5")
+    parser.add_argument("--n", type=int, default=2**23, help="length, default 2^23")
+    parser.add_argument("--repetitions", type=int, default=3, help="warm runs, default 3")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", help="file that the measurements are written to")
     parser.add_argument("--contestant", help="measure this one alone, in this process")

@@ -27,7 +27,7 @@ def main():
     import holes
 
     parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
-    large_field.add_arguments(parser)
+    large_field.add_arguments(parser, gib=1)
     parser.add_argument("--n", type=int, default=1200, help="edge of the sea, default 1200")
     parser.add_argument("--picture", type=Path, default=large_field.FOLDER / "demo.png")
     arguments = parser.parse_args()

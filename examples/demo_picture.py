@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 from extras import extra
+from larger_than_memory import ENDS
 
 with extra("demo"):
     import matplotlib
@@ -28,15 +29,16 @@ def draw_memory(place, summary):
     """Draw the memory of each process over time, and what it may have."""
     for (name, process), colour in zip(summary["processes"].items(), COLOURS, strict=True):
         gib = np.array(process.memory) / 2**30
-        place.plot(process.seconds, gib, color=colour, label=f"{name}: {process.end}")
+        label = f"{name}: {ENDS.get(process.end, process.end)}"
+        place.plot(process.seconds, gib, color=colour, label=label)
         if process.end in ("killed", "out of memory") and len(gib):
             place.plot(process.seconds[-1], gib[-1], "x", ms=10, mew=3, color=colour)
     limit = summary["allowed"] / 2**30
     place.axhline(limit, color="black", ls="--", label="what a process may have")
     place.set_ylabel("memory [GiB]", fontsize=8)
     place.set_xlabel("time after imports [s]", fontsize=8)
-    place.set_ylim(0, 1.15 * limit)
-    place.legend(fontsize=8, loc="lower right")
+    place.set_ylim(0, 1.4 * limit)
+    place.legend(fontsize=8, loc="upper center", ncols=4)
     place.tick_params(labelsize=7)
 
 
@@ -74,7 +76,9 @@ def draw(
     edges = " x ".join(map(str, large["shape"]))
     figure = plt.figure(figsize=(13, 9.5), layout="constrained")
     upper, middle, lower = figure.subfigures(3, 1, height_ratios=(2.2, 3, 3.2))
-    upper.suptitle(f"1. Larger than memory: {edges} complex64 in Zarr, all axes", fontsize=10)
+    gib = large["resumed"].read / 2**30
+    field = f"a field of {gib:.2g} GiB, {edges} complex64 in Zarr"
+    upper.suptitle(f"1. Larger than memory: {field}, all axes", fontsize=10)
     draw_memory(upper.subplots(), large)
     middle.suptitle("2. Filters by wavelength, of a chart in chunks", fontsize=10)
     draw_sea(middle.subplots(1, 4), sea)

@@ -28,7 +28,7 @@ with extra("zarr"):
 BESIDE = 384 << 20
 
 #: Ends of processes in words.
-ENDS = {"out of memory": "killed for its memory", "killed": "killed half-way by this script"}
+ENDS = {"out of memory": "killed for its memory", "killed": "killed half-way on purpose"}
 
 
 def make_field(path, shape, rows):

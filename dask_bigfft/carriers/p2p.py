@@ -432,7 +432,11 @@ def send_block(
         )
 
     def pack(owner_of: Callable[[Block], Any], targets: tuple[Sequence[int], ...]) -> Any:
-        """Return the message for each owner of target blocks."""
+        """Return the message for each owner of target blocks.
+
+        It has the blocks, their packed shards and the bounds of these, and a checksum of each
+        shard, 0 if the plan does not verify by checksums.
+        """
         started = time.perf_counter()
         messages = {}
         nbytes = 0

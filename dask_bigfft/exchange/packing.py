@@ -105,6 +105,7 @@ def packed(
             sizes,
         )
         copies.append((product, segments))
+    # `sizes` has all target blocks now that get values.
     blocks_of_owners: dict[Any, list[Block]] = {}
     for block in sizes:
         blocks_of_owners.setdefault(owner_of(block), []).append(block)
@@ -115,7 +116,7 @@ def packed(
         begins = dict(zip(blocks, (bounds * shard_dtype.itemsize).tolist(), strict=False))
         for product, segments in copies:
             segments_of_owner = _segments_of_owner(product, segments, begins)
-            which = np.zeros(len(segments_of_owner.counts), np.int64)
+            which = np.zeros(len(segments_of_owner.counts), np.int64)  # all copies read `values`
             if len(which):
                 table.extend([values], which, segments_of_owner)
         table.run()

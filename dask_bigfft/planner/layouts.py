@@ -44,15 +44,26 @@ WINDOW_SHARE = 3 / 4
 
 @dataclass(frozen=True)
 class Sizes:
-    """Wanted and largest size of blocks, in complex elements."""
+    """Sizes of blocks that are tried.
+
+    Parameters
+    ----------
+    target, cap : int
+        Wanted and largest size of blocks, in complex elements.
+    blocks : int
+        Number of input blocks, kept where result blocks are about as large.
+    last : int
+        Factor for the size of the last round's blocks, so that there are fewer.
+    bluestein : bool
+        True if Bluestein's algorithm is tried.
+    merge : bool
+        True if far smaller chunks are joined.
+    """
 
     target: int
     cap: int
-    #: Number of input blocks, kept where result blocks are about as large.
     blocks: int = 1
-    #: Factor for the size of the last round's blocks, so that there are fewer.
     last: int = 1
-    #: Whether Bluestein's algorithm is tried, and whether far smaller chunks are joined.
     bluestein: bool = False
     merge: bool = False
 

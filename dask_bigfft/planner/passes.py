@@ -154,6 +154,8 @@ def _largest_request(round_: Round, dtype: str) -> TileRequest:
 def _factorisations(n: int, digits: int, most: int) -> tuple[Shape, ...]:
     """Return the most even factorisations of a length, without factors of 1.
 
+    There are at most `most` of two digits, and four times as many of three. A prime has none.
+
     >>> _factorisations(12, 2, 3)
     ((3, 4), (4, 3), (2, 6))
     """

@@ -860,21 +860,25 @@ def _mirror_of_values(
 
 
 def _filter_operand(plan: Plan, program: AxisProgram) -> Operand:
-    """Return the filter of an axis of a plan, in the blocks of the axis' forward FFTs."""
+    """Return the filter of an axis of a plan, in the blocks of the axis' forward FFTs.
+
+    The filter has an axis alone, axis 0, and a plan of its own with the forward FFTs of the axis.
+    Its values are multiplied in the round of the last one of them.
+    """
     count = len(program.factors)
     forward_steps = program.steps[:count]
-    plain_program = axis_program(
+    filter_program = axis_program(
         0,
         program.length,
         program.factors,
         bluestein=True,
     )
     rounds: list[Round] = []
-    number = 0
-    for step, plain_step in zip(forward_steps, plain_program.steps[:count], strict=True):
-        number = next(i for i, round_ in enumerate(plan.rounds) if step in round_.steps)
-        layout = Layout((plan.rounds[number].source.axes[program.axis],))
-        filter_steps = (_forward(plain_step),)
+    stage = 0
+    for step, filter_step in zip(forward_steps, filter_program.steps[:count], strict=True):
+        stage = next(i for i, round_ in enumerate(plan.rounds) if step in round_.steps)
+        layout = Layout((plan.rounds[stage].source.axes[program.axis],))
+        filter_steps = (_forward(filter_step),)
         rounds.append(Round(filter_steps, layout, transformed(layout, filter_steps)))
     chirp = forward_steps[-1].convolve
     assert chirp is not None
@@ -893,7 +897,7 @@ def _filter_operand(plan: Plan, program: AxisProgram) -> Operand:
     )
     return Operand(
         f"filter{program.axis}",
-        stage=number,
+        stage=stage,
         axes=(program.axis,),
         plan=filter_plan,
         values=chirp,

@@ -47,15 +47,20 @@ MOST_PAIRS = 1 << 23
 
 
 def ladder(spec: TransformSpec, request: Request) -> Iterator[Sizes]:
-    """Yield the sizes of blocks to try."""
+    """Yield the sizes of blocks to try, until one has a plan within the memory limit.
+
+    The first ones are as large as the input's blocks, or as the floor if it is larger. Smaller ones
+    follow, which take less memory, then larger ones, which split long axes into fewer digits, and
+    at last a block for all.
+    """
     target = max(1, int(largest_block(spec, request) * request.scale))
     floor = request.floor_bytes // spec.work_dtype.itemsize
     total = max(math.prod(spec.shape), math.prod(spec.out_shape), 1)
     blocks = max(1, round(block_count(request.chunks) / request.scale))
     near_input = Sizes(
         target,
-        2 * target,
-        blocks,
+        cap=2 * target,
+        blocks=blocks,
         merge=request.joined,
     )
     if blocks * (total // target) > MOST_PAIRS:
@@ -67,7 +72,7 @@ def ladder(spec: TransformSpec, request: Request) -> Iterator[Sizes]:
     if floor > 2 * target:
         yield Sizes(
             floor,
-            2 * floor,
+            cap=2 * floor,
             bluestein=True,
             merge=True,
         )
@@ -75,16 +80,16 @@ def ladder(spec: TransformSpec, request: Request) -> Iterator[Sizes]:
         smaller = max(1, target >> shift)
         if total // smaller > MOST_BLOCKS:
             break
-        yield Sizes(smaller, max(2, target >> (shift - 1)), bluestein=True)
+        yield Sizes(smaller, cap=max(2, target >> (shift - 1)), bluestein=True)
     while target < 2 * total:
         target *= 2
         yield Sizes(
             target,
-            2 * target,
+            cap=2 * target,
             bluestein=True,
             merge=True,
         )
-    yield Sizes(4 * total, 8 * total, merge=True)
+    yield Sizes(4 * total, cap=8 * total, merge=True)
 
 
 def all_whole(search: Candidates) -> bool:

@@ -451,9 +451,9 @@ def request_of(
     round_ : Round
         The round.
     shape : tuple of int
-        Of the block before the round.
+        Shape of the block before the round.
     source, target : str
-        Dtype of the block before and after.
+        Dtypes of the block before and after.
     scheme : (digits, passes) or None
         The decomposition, if set by hand.
 
@@ -469,7 +469,7 @@ def request_of(
         if dtype.char not in COMPUTED:
             raise DeviceError(f"devices compute in single and double precision, not in {name}")
         if dtype.kind == "f" and (source != target or has_spectrum):
-            itemsize = 2 * dtype.itemsize
+            itemsize = 2 * dtype.itemsize  # real values become complex on the way
     lines = []
     for step in round_.steps:
         line = Line(

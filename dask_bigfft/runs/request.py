@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import os
 import stat
 import time
 import warnings
@@ -21,7 +22,15 @@ from dask_bigfft import config
 from dask_bigfft.api import calls
 from dask_bigfft.api.arguments import Extras, parse_array, parse_limit
 from dask_bigfft.api.kinds import as_dask
-from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_choice, parse_type, raise_invalid
+from dask_bigfft.errors import (
+    ArgumentTypeError,
+    PlanError,
+    ScratchError,
+    parse_choice,
+    parse_type,
+    raise_invalid,
+)
+from dask_bigfft.exchange import folders
 from dask_bigfft.files import URL, check_free_space
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
@@ -665,3 +674,44 @@ def _resolved(argument: str, path: Path) -> Path:
         reason = getattr(error, "strerror", error)
         raise_invalid(argument, str(path), f"a path that a file can have ({reason})")
     return absolute
+
+
+def lock_folder_of(
+    argument: str,
+    path: Path,
+    folder: Path,
+    *,
+    purpose: str,
+    allowed: str,
+) -> int:
+    """Lock a folder for this run, and return the handle of its lock.
+
+    Parameters
+    ----------
+    argument : str
+        Name of the argument that needs the folder, for errors.
+    path : Path
+        Value of the argument.
+    folder : Path
+        The folder, which is made if it is missing.
+    purpose : str
+        What the path cannot do or be without the lock.
+    allowed : str
+        The paths that no other run has locked.
+
+    Raises
+    ------
+    ScratchError
+        If the folder cannot be made or locked.
+    ArgumentError
+        If another run has locked it.
+    """
+    try:
+        handle = folders.make_and_lock_folder(folder)
+    except OSError as error:
+        code = error.errno or errno.EIO
+        text = f"`{argument}`={str(path)!r} cannot {purpose}: {os.strerror(code)}"
+        raise ScratchError(code, text, str(folder)) from error
+    if handle is None:
+        raise_invalid(argument, str(path), allowed)
+    return handle

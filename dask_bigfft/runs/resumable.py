@@ -2,10 +2,8 @@
 
 import base64
 import contextlib
-import errno
 import hashlib
 import json
-import os
 import time
 import uuid
 import warnings
@@ -27,7 +25,6 @@ from dask_bigfft.errors import (
     ArgumentError,
     ArgumentTypeError,
     DamagedShardError,
-    ScratchError,
     raise_invalid,
 )
 from dask_bigfft.events import raise_if_asynchronous, running_client
@@ -291,14 +288,13 @@ def locked(scratch: Path) -> Iterator[Path]:
     folder = scratch.resolve()
     if folder.exists() and not folder.is_dir():
         raise_invalid("scratch", str(scratch), "a folder, or a path where nothing exists")
-    try:
-        handle = folders.make_and_lock_folder(folder)
-    except OSError as error:
-        code = error.errno or errno.EIO
-        text = f"`scratch`={str(scratch)!r} cannot be a scratch folder: {os.strerror(code)}"
-        raise ScratchError(code, text, str(folder)) from error
-    if handle is None:
-        raise_invalid("scratch", str(scratch), "a folder that no other run is using now")
+    handle = requests.lock_folder_of(
+        "scratch",
+        scratch,
+        folder,
+        purpose="be a scratch folder",
+        allowed="a folder that no other run is using now",
+    )
     try:
         yield folder
     finally:

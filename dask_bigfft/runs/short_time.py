@@ -14,10 +14,8 @@ an interrupted one.
 """
 
 import contextlib
-import errno
 import hashlib
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -41,7 +39,12 @@ from dask_bigfft.runs.labels import (
     of_slices,
     spacing_of,
 )
-from dask_bigfft.runs.request import Done, RunRequest, check_space_of_result
+from dask_bigfft.runs.request import (
+    Done,
+    RunRequest,
+    check_space_of_result,
+    lock_folder_of,
+)
 from dask_bigfft.runs.sinks import Sink, Store
 from dask_bigfft.signal.arguments import SignalOptions
 from dask_bigfft.signal.segment_plan import SegmentPlan
@@ -371,15 +374,13 @@ def _only_append(destination: Path) -> Iterator[None]:
     """
     path = destination.resolve()
     folder = path.with_name(f"{path.name}.appending")
-    try:
-        handle = folders.make_and_lock_folder(folder)
-    except OSError as error:
-        code = error.errno or errno.EIO
-        text = f"`destination`={str(destination)!r} cannot be locked: {os.strerror(code)}"
-        raise OSError(code, text, str(folder)) from error
-    if handle is None:
-        need = "a result to which no other run is appending now"
-        raise_invalid("destination", str(destination), need)
+    handle = lock_folder_of(
+        "destination",
+        destination,
+        folder,
+        purpose="be locked",
+        allowed="a result to which no other run is appending now",
+    )
     try:
         yield
     finally:

@@ -252,17 +252,11 @@ def parse_inputs(
     if correlated:
         second = _reversed_where_multiplied(second, shapes, named)
     windows = tuple(window(axis, *shapes[axis], mode) for axis in convolved)
-    crop = [slice(None)] * first.ndim
-    if mode == "same":
-        for axis, (n, m) in enumerate(shapes):
-            if n < m and axis not in convolved:
-                start = (m - n) // 2
-                crop[axis] = slice(start, start + n)
     return Inputs(
         first,
         second,
         windows,
-        tuple(crop),
+        crop=_crop_where_multiplied(shapes, convolved, mode),
     )
 
 
@@ -280,6 +274,23 @@ def _refuse_mixed_lengths(first: da.Array, second: da.Array, axes: Sequence[int]
     if not all(n >= m for n, m in pairs) and not all(n <= m for n, m in pairs):
         need = "one input at least as long as the other along every axis for mode='valid'"
         raise_invalid("in2", second.shape, f"{need}; in1 has {first.shape}")
+
+
+def _crop_where_multiplied(
+    shapes: Sequence[tuple[int, int]],
+    convolved: Sequence[int],
+    mode: str,
+) -> tuple[slice, ...]:
+    """Return the crop of a product of inputs, to the length of the first one for mode "same".
+
+    Along convolved axes, windows crop.
+    """
+    crop = [slice(None)] * len(shapes)
+    for axis, (n, m) in enumerate(shapes):
+        if mode == "same" and n < m and axis not in convolved:
+            start = (m - n) // 2
+            crop[axis] = slice(start, start + n)
+    return tuple(crop)
 
 
 def _reversed_where_multiplied(

@@ -170,6 +170,26 @@ def _dft_rows(
 # --- frequencies of an axis -----------------------------------------------------------------
 
 
+def _columns(ascending: Ints, length: int) -> int:
+    """Return the largest N2 for which frequencies are k1 + N1*k2, for some k1 and all k2.
+
+    1 for frequencies without structure.
+
+    >>> _columns(np.array([1, 2, 5, 6, 9, 10]), 12)
+    3
+    """
+    count = ascending.size
+    # Of N2*p frequencies, number p is the first one plus N1, for the p values of k1.
+    steps = (ascending - ascending[0]) * count == np.arange(count) * length
+    for period in (np.flatnonzero(steps[1:]) + 1).tolist():
+        stride = int(ascending[period] - ascending[0])
+        if count % period or length % stride:
+            continue
+        if (ascending[period:] - ascending[:-period] == stride).all():
+            return count // period
+    return 1
+
+
 @dataclass(frozen=True)
 class AxisSpectrum:
     """Frequencies k1 + N1*k2 of an axis of a tile, for some k1 and all k2.
@@ -206,16 +226,7 @@ class AxisSpectrum:
             if np.array_equal(index, np.add.outer(residues, step * np.arange(columns)).ravel()):
                 return AxisSpectrum(length, columns, residues, None)
         ascending = np.sort(index)
-        columns = 1
-        # Of N2*p frequencies, number p is the first one plus N1, for the p values of k1.
-        steps = (ascending - ascending[0]) * count == np.arange(count) * length
-        for period in (np.flatnonzero(steps[1:]) + 1).tolist():
-            stride = int(ascending[period] - ascending[0])
-            if count % period or length % stride:
-                continue
-            if (ascending[period:] - ascending[:-period] == stride).all():
-                columns = count // period
-                break
+        columns = _columns(ascending, length)
         residues = ascending[: count // columns]
         stride = length // columns
         rows = np.searchsorted(residues, index % stride)

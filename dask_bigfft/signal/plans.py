@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Literal
 
+import dask.array as da
+
 from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.errors import parse_choice, raise_invalid
@@ -82,28 +84,12 @@ def plan_segments(
     if y is not None and name not in ("csd", "spectrogram"):
         raise_invalid("y", "an array", f"None for {name}, which takes one array")
     if name == "istft":
-        arguments = _arguments(istft, keywords, x)
-        inverse = parse_inverse(
-            parse_array(x, "fft"),
-            WindowArguments(**_of_fields(WindowArguments, arguments)),
-            SampleArguments(**_of_fields(SampleArguments, arguments)),
-            arguments["options"],
-        )
-        inverse.plan.refuse_above_limit()
-        return inverse.plan
+        return _plan_of_inverse(x, keywords)
     if y is None and name == "csd":
         raise_invalid("y", None, "an array for csd, which takes two")
     arrays = (parse_array(x, "fft"),) if y is None else parse_pair(x, y)
     if name in ("welch", "csd"):
-        names = {field.name for field in fields(SegmentArguments)}
-        options: Any = {key: value for key, value in keywords.items() if key not in names}
-        segments = SegmentArguments(**_of_fields(SegmentArguments, keywords))
-        return parse_average(
-            arrays,
-            name,
-            segments,
-            options,
-        ).plan
+        return _plan_of_average(arrays, name, keywords)
     arguments = _arguments(stft if name == "stft" else spectrogram, keywords, x)
     call = parse_call(
         arrays,
@@ -114,6 +100,36 @@ def plan_segments(
     )
     call.plan.refuse_above_limit()
     return call.plan
+
+
+def _plan_of_inverse(x: Any, keywords: Mapping[str, Any]) -> OverlapAddPlan:
+    """Return the plan of `istft`."""
+    arguments = _arguments(istft, keywords, x)
+    inverse = parse_inverse(
+        parse_array(x, "fft"),
+        WindowArguments(**_of_fields(WindowArguments, arguments)),
+        SampleArguments(**_of_fields(SampleArguments, arguments)),
+        arguments["options"],
+    )
+    inverse.plan.refuse_above_limit()
+    return inverse.plan
+
+
+def _plan_of_average(
+    arrays: tuple[da.Array, ...],
+    function: str,
+    keywords: Mapping[str, Any],
+) -> SegmentPlan:
+    """Return the plan of `welch` or `csd`, which refuse one above the memory limit."""
+    names = {field.name for field in fields(SegmentArguments)}
+    options: Any = {key: value for key, value in keywords.items() if key not in names}
+    segments = SegmentArguments(**_of_fields(SegmentArguments, keywords))
+    return parse_average(
+        arrays,
+        function,
+        segments,
+        options,
+    ).plan
 
 
 def _arguments(

@@ -1,6 +1,6 @@
 """Shifts by fractions of a sample, and other sampling rates."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
@@ -204,10 +204,11 @@ def _resampled_by_one_plan(
         return None
     factors = np.ones(n) if window is None else window
     if is_real:
+        # The result is real if both signs of a frequency have one factor: the mean of theirs.
         mean = (factors + np.roll(factors[::-1], 1)) / 2
         factors = mean[: n // 2 + 1].copy()
         if splits_highest:
-            factors[-1] /= 2
+            factors[-1] /= 2  # each sign of half the rate has half of the value
     shape = [1] * array.ndim
     shape[axis] = -1
     halved = axis if is_real else None
@@ -267,35 +268,46 @@ def _resampled_spectrum(
     before = (slice(None),) * axis
     positive = spectrum[(*before, slice((least + 1) // 2))]
     negative = spectrum[(*before, slice(n - (least - 1) // 2, n))]
-    parts = [positive]
-    has_highest = least % 2 == 0
-    if has_highest:
-        highest = spectrum[(*before, slice(least // 2, least // 2 + 1))]
-        if num < n:
-            place = n - least // 2
-            opposite = spectrum[(*before, slice(place, place + 1))]
-            highest = by_block(
-                _sum_of_two,
-                highest,
-                opposite,
-                dtype=spectrum.dtype,
-            )
-        if num > n:
-            highest = _times_factors(highest, np.array([0.5]), axis)
-        parts.append(highest)
-    zeros = num - least
-    if has_highest and num > n:
-        zeros -= 1
+    highest = _highest_frequency(spectrum, axis, num)
+    parts = [positive, *highest[:1]]
+    zeros = num - positive.shape[axis] - len(highest) - negative.shape[axis]
     if zeros > 0:
         shape = list(spectrum.shape)
         shape[axis] = zeros
         parts.append(da.zeros_like(spectrum, shape=tuple(shape), chunks="auto"))
-    if has_highest and num > n:
-        parts.append(parts[1])
-    parts.append(negative)
+    parts += [*highest[1:], negative]
     whole = da.concatenate([part for part in parts if part.shape[axis]], axis=axis)
     extras = inner_extras(options, norm="forward", chunks=options.get("chunks"))
     return fft.ifft(whole, num, axis, **extras)
+
+
+def _highest_frequency(spectrum: da.Array, axis: int, num: int) -> list[da.Array]:
+    """Return the values of a resampled spectrum at half of the lower rate, of length 1 on the axis.
+
+    An odd number of samples has no such frequency, and the list is empty. An even number has it
+    once: both signs are one frequency. Of `num` more samples it is two frequencies, each of which
+    has half of the value; in `num` fewer samples, two frequencies of the spectrum become one.
+    """
+    n = spectrum.shape[axis]
+    least = min(num, n)
+    if least % 2:
+        return []
+    before = (slice(None),) * axis
+    place = least // 2
+    highest = spectrum[(*before, slice(place, place + 1))]
+    if num == n:
+        return [highest]
+    if num > n:
+        half = _times_factors(highest, np.array([0.5]), axis)
+        return [half, half]
+    opposite = spectrum[(*before, slice(n - place, n - place + 1))]
+    both = by_block(
+        _sum_of_two,
+        highest,
+        opposite,
+        dtype=spectrum.dtype,
+    )
+    return [both]
 
 
 def _resampled(
@@ -457,6 +469,18 @@ def _downsampled_by_one_plan(
         return None
 
 
+def _parse_factors(factor: Any, axes: Sequence[int]) -> dict[int, int]:
+    """Return the factor of each axis, from one number for all of them or a sequence."""
+    try:
+        factors = list(factor)
+    except TypeError:
+        factors = [factor] * len(axes)
+    if len(factors) != len(axes):
+        raise_invalid("factor", factor, "a whole number of at least 1, or one for each axis")
+    counts = [parse_count("factor", count, 1, 2**62) for count in factors]
+    return dict(zip(axes, counts, strict=True))
+
+
 @keeps_rows()
 def downsample(
     x: Any,
@@ -504,30 +528,23 @@ def downsample(
     parse_signal_options(options)
     array = without_empty(parse_array(x, "fft"))
     along = several_axes(axes, array.ndim)
-    allowed = "a whole number of at least 1, or one for each axis"
-    try:
-        factors = list(factor)
-    except TypeError:
-        factors = [factor] * len(along)
-    if len(factors) != len(along):
-        raise_invalid("factor", factor, allowed)
-    counts = [parse_count("factor", count, 1, 2**62) for count in factors]
-    reduced = [(axis, count) for axis, count in zip(along, counts, strict=True) if count > 1]
+    factors = _parse_factors(factor, along)
+    reduced = {axis: count for axis, count in factors.items() if count > 1}
     if not reduced:
         return array
-    samples = _downsampled_by_one_plan(array, dict(reduced), options)
+    samples = _downsampled_by_one_plan(array, reduced, options)
     if samples is not None:
         return samples
-    limits = tuple(0.5 / count for _, count in reduced)
+    limits = tuple(0.5 / count for count in reduced.values())
     inner: Any = {**options, "chunks": None}
     filtered = fourier_filter(
         array,
         BoxBand(limits),
-        [axis for axis, _ in reduced],
+        list(reduced),
         **inner,
     )
     index = [slice(None)] * array.ndim
-    for axis, count in reduced:
+    for axis, count in reduced.items():
         index[axis] = slice(None, None, count)
     samples = filtered[tuple(index)]
     return in_chunks(samples, options.get("chunks"))

@@ -243,50 +243,88 @@ def parse_call(
     (axis,) = parse_axes("axis", (choice.axis,), arrays[0].ndim)
     if arrays[0] is arrays[-1]:
         arrays = arrays[:1]
-    is_complex = any(a.dtype.kind == "c" for a in arrays)
-    if transform.onesided_fft and is_complex:
+    if transform.onesided_fft and any(a.dtype.kind == "c" for a in arrays):
         raise_invalid("fft_mode", transform.fft_mode, "'twosided' or 'centered' for complex x")
     padded = tuple(_sliced(without_empty(a), transform, choice, axis) for a in arrays)
-    is_power = function == "spectrogram"
-    complex_dtype = np.result_type(*(work_dtype(a.dtype) for a in arrays))
-    real_dtype = np.empty(0, complex_dtype).real.dtype
-    on_gpu = is_on_gpu(arrays[0]._meta)
-    tile_samples = GPU_TILE_SAMPLES if on_gpu else TILE_SAMPLES
-    work = SpectraOfSlices(
-        fft=slice_fft(transform, transform.win.conj()),
+    work = _spectra_of_slices(
+        arrays,
+        function,
+        transform,
         axis=axis,
-        detrend=_parse_trend(choice.detr, transform.m_num),
-        squared=is_power,
-        work_dtype=complex_dtype if is_complex else real_dtype,
-        dtype=real_dtype if is_power and len(arrays) == 1 else complex_dtype,
-        tile_samples=tile_samples,
+        detr=choice.detr,
     )
-    chunks = list(padded[0].chunks)
-    if slices_per_block is not None:
-        length = slices_per_block * transform.hop
-        chunks[axis] = da.core.normalize_chunks(length, (padded[0].shape[axis],))[0]
-    chunks[axis] = long_enough(chunks[axis], transform.m_num - 1)
+    chunks = _chunks_of_slices(
+        padded[0],
+        transform,
+        axis,
+        slices_per_block,
+    )
     plan = SegmentPlan(
         function=function,
         average="all",
         axis=axis,
-        chunks=tuple(chunks),
-        joined=any(a.chunks != tuple(chunks) for a in padded),
+        chunks=chunks,
+        joined=any(a.chunks != chunks for a in padded),
         dtypes=tuple(a.dtype.str for a in padded),
         out_dtype=work.dtype.str,
         nperseg=transform.m_num,
         noverlap=transform.m_num - transform.hop,
         nfft=transform.mfft,
         frequencies=transform.f_pts,
-        tile_samples=tile_samples,
-        machine=machine_of(options, on_gpu),
+        tile_samples=work.tile_samples,
+        machine=machine_of(options, is_on_gpu(arrays[0]._meta)),
         writing=writing,
     )
     return SliceCall(
-        tuple(a.rechunk(plan.chunks) for a in padded),
+        tuple(a.rechunk(chunks) for a in padded),
         plan,
         work,
     )
+
+
+def _spectra_of_slices(
+    arrays: tuple[da.Array, ...],
+    function: str,
+    transform: "scipy.signal.ShortTimeFFT",
+    *,
+    axis: int,
+    detr: Any,
+) -> SpectraOfSlices:
+    """Return what a function computes of the slices of a block of one or two arrays.
+
+    The result is real for the power of one array, and complex otherwise.
+    """
+    is_power = function == "spectrogram"
+    is_complex = any(a.dtype.kind == "c" for a in arrays)
+    complex_dtype = np.result_type(*(work_dtype(a.dtype) for a in arrays))
+    real_dtype = np.empty(0, complex_dtype).real.dtype
+    return SpectraOfSlices(
+        fft=slice_fft(transform, transform.win.conj()),
+        axis=axis,
+        detrend=_parse_trend(detr, transform.m_num),
+        squared=is_power,
+        work_dtype=complex_dtype if is_complex else real_dtype,
+        dtype=real_dtype if is_power and len(arrays) == 1 else complex_dtype,
+        tile_samples=GPU_TILE_SAMPLES if is_on_gpu(arrays[0]._meta) else TILE_SAMPLES,
+    )
+
+
+def _chunks_of_slices(
+    padded: da.Array,
+    transform: "scipy.signal.ShortTimeFFT",
+    axis: int,
+    slices_per_block: int | None,
+) -> tuple[tuple[int, ...], ...]:
+    """Return the chunks of padded samples: their own if `slices_per_block` is None.
+
+    Blocks that would be shorter than a window less one sample are joined.
+    """
+    chunks = list(padded.chunks)
+    if slices_per_block is not None:
+        length = slices_per_block * transform.hop
+        chunks[axis] = da.core.normalize_chunks(length, (padded.shape[axis],))[0]
+    chunks[axis] = long_enough(chunks[axis], transform.m_num - 1)
+    return tuple(chunks)
 
 
 def _parse_trend(detr: Any, nperseg: int) -> Callable[[Array], Array] | None:

@@ -81,12 +81,7 @@ def for_device(
         conjugate=any(fft.sign > 0 for fft in real_ffts),
     )
     last_factors = _popped_factors(complex_operations, -1)
-    scale = 1.0 / program.divisor.value
-    middle = _without_factors(complex_operations)
-    for place, operation in enumerate(middle):
-        if isinstance(operation, Transfer):
-            middle[place] = replace(operation, scale=scale)
-            scale = 1.0
+    middle, scale = _without_factors(complex_operations, scale=1.0 / program.divisor.value)
     last = MemoryPass(
         last_factors,
         scale=scale,
@@ -183,13 +178,23 @@ def _popped_factors(
     return operation.factors
 
 
-def _without_factors(operations: list[Operation]) -> list[DeviceOperation]:
-    """Return operations between both passes over memory: FFTs and products."""
+def _without_factors(
+    operations: list[Operation],
+    scale: float,
+) -> tuple[list[DeviceOperation], float]:
+    """Return FFTs and products between both passes over memory, and the scale for the last pass.
+
+    A product with a transfer function multiplies by the scale itself, and leaves 1.0.
+    """
     middle: list[DeviceOperation] = []
     for operation in operations:
         assert not isinstance(operation, Multiply)  # factors stand first and last
-        middle.append(operation)
-    return middle
+        if isinstance(operation, Transfer):
+            middle.append(replace(operation, scale=scale))
+            scale = 1.0
+        else:
+            middle.append(operation)
+    return middle, scale
 
 
 def _complex_fft(fft: FFT, count: int) -> FFT:

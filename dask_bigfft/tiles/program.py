@@ -19,7 +19,7 @@ calls and loops.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
 from operator import mul
@@ -300,6 +300,21 @@ class Program:
             return False
         (operation,) = self.operations
         return isinstance(operation, FFT) and operation.by_library[1] == ONE
+
+    @cached_property
+    def is_one_call_over_one_dim(self) -> bool:
+        """True if one library call over one dimension is the whole program."""
+        return self.is_one_call and len(self.dims) == 1
+
+    @cached_property
+    def is_complex_fft(self) -> bool:
+        """True if one library call for complex FFTs is the whole program."""
+        return self.is_one_call and self.begins_with_all
+
+    @cached_property
+    def begins_with_fft(self) -> bool:
+        """True if the first operation is an FFT that reads all values of a tile."""
+        return self.begins_with_all or self.begins_with_r2c
 
     @cached_property
     def first_fft(self) -> FFT | None:
@@ -763,11 +778,8 @@ def _complex_operations(
     transfer: Transfer | None,
 ) -> Iterator[Operation]:
     """Yield the complex FFTs of a pass, then each product and the complex FFTs back after it."""
+    yield from _first_complex_ffts(round_, steps)
     complex_steps = [step for step in steps if step.step.kind == "c2c"]
-    if round_.leaves_out_lines and not round_.multiplies:
-        yield from _ffts_of_some_lines(round_, steps)
-    else:
-        yield from _at_once([step.first_fft for step in complex_steps])
     for step in complex_steps:
         if step.step.convolve is not None:
             yield step.filter
@@ -775,6 +787,15 @@ def _complex_operations(
     if transfer is not None:
         yield transfer
         yield from _at_once([step.last_fft for step in complex_steps if step.has_product])
+
+
+def _first_complex_ffts(round_: Round, steps: Sequence[_DigitStep]) -> Iterable[FFT]:
+    """Return the complex FFTs of a pass before its products."""
+    complex_ffts = [step.first_fft for step in steps if step.step.kind == "c2c"]
+    if round_.multiplies or not round_.leaves_out_lines:
+        return _at_once(complex_ffts)
+    real_dims = [step.dim for step in steps if step.step.kind == "r2c"]
+    return _ffts_of_some_lines(round_, real_dims, complex_ffts)
 
 
 def _at_once(complex_ffts: Sequence[FFT]) -> list[FFT]:
@@ -830,19 +851,25 @@ def _transfer(round_: Round, steps: Sequence[_DigitStep], first_dims: Shape) -> 
     )
 
 
-def _ffts_of_some_lines(round_: Round, steps: Sequence[_DigitStep]) -> Iterator[FFT]:
-    """Yield one complex FFT for each step of a pass, of the lines that matter.
+def _ffts_of_some_lines(
+    round_: Round,
+    real_dims: Sequence[int],
+    complex_ffts: Sequence[FFT],
+) -> Iterator[FFT]:
+    """Yield the complex FFTs of a pass, each of the lines that matter to it.
 
     Along a dimension that is still to be transformed, lines outside of the window that is not zero
     do not matter. Along one that is transformed already, lines outside of the window that is stored
-    do not. Steps that leave the fewest lines to the others come first. No step is split.
+    do not. FFTs that leave the fewest lines to the others come first.
 
     Parameters
     ----------
     round_ : Round
         The round.
-    steps : sequence of _DigitStep
-        Its steps.
+    real_dims : sequence of int
+        Dimensions of FFTs of real values, which are done before.
+    complex_ffts : sequence of FFT
+        The complex FFTs, each over one dimension.
     """
     nonzero = {window.dim: window for window in round_.windows_in}
     stored: dict[int, StoredWindow] = {}
@@ -857,15 +884,13 @@ def _ffts_of_some_lines(round_: Round, steps: Sequence[_DigitStep]) -> Iterator[
         share_before = nonzero[dim].share if dim in nonzero else 1.0
         return share_after - share_before
 
-    real_ffts = [step.first_fft for step in steps if step.step.kind == "r2c"]
-    complex_ffts = [step.first_fft for step in steps if step.step.kind == "c2c"]
-    complex_ffts.sort(key=change_of_share)
-    windows = dict(nonzero)  # outside of which lines do not matter now
-    for fft in (*real_ffts, *complex_ffts):
+    # Windows outside of which lines do not matter now.
+    windows = {dim: window for dim, window in nonzero.items() if dim not in real_dims}
+    windows |= {dim: stored[dim] for dim in real_dims if dim in stored}
+    for fft in sorted(complex_ffts, key=change_of_share):
         (dim,) = fft.dims
         windows.pop(dim, None)
-        if fft.kind == "c2c":
-            yield replace(fft, lines=tuple(windows.values()))
+        yield replace(fft, lines=tuple(windows.values()))
         if dim in stored:
             windows[dim] = stored[dim]
 

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from dask_bigfft.tiles.program import FFT, Multiply, Product, Program, Shape, Transfer
+from dask_bigfft.tiles.program import FFT, Multiply, Program, Shape
 from dask_bigfft.transforms.layout import tiling
 
 #: Operation of a program that writes to the result.
@@ -247,24 +247,23 @@ def way_of(
             writing_fft="none",
             apart=True,
         )
-    has_contiguous_result = memory.is_contiguous(tiles)
     reads_in_place = not checked and _reads_in_place(
         program,
         memory,
-        has_contiguous_result,
+        tiles,
         supports_out,
         has_windows,
     )
+    fills_result = not reads_in_place and _fills_result(memory, tiles)
     writing_fft: WritingFFT = "none"
-    # The sums of a verified tile need contiguous rows.
-    has_needed_rows = has_contiguous_result or not checked
-    if supports_out and not has_windows and has_needed_rows:
-        writing_fft = _writing_fft(program, memory, tiles)
-    fills_result = False
-    if not reads_in_place and has_contiguous_result:
-        fills_result = _fills_result(memory, is_cut=tiles is not None)
-    has_one_dim = program.is_one_call and len(program.dims) == 1
-    if reads_in_place and has_one_dim and cut is None and not has_windows:
+    if supports_out and not has_windows:
+        writing_fft = _writing_fft(
+            program,
+            memory,
+            tiles,
+            checked,
+        )
+    if reads_in_place and cut is None and not has_windows and program.is_one_call_over_one_dim:
         tiles = None  # tiles would gain nothing
     return Way(
         memory,
@@ -279,50 +278,46 @@ def way_of(
 def _reads_in_place(
     program: Program,
     memory: BlockMemory,
-    has_contiguous_result: bool,
+    tiles: tuple[int, int] | None,
     supports_out: bool,
     has_windows: bool,
 ) -> bool:
     """Return whether the first FFT reads a block where it is; its tiles are not verified."""
+    is_only_read = memory.source == "array"
     if has_windows:
         # Windows are those of a result in new memory. An FFT of real values only reads its source.
-        return program.begins_with_r2c and memory.source == "array"
-    if has_contiguous_result and memory.is_overwritten and _is_complex_fft(program):
-        return True  # any library does this in place
-    if not has_contiguous_result and not program.is_one_call:
-        return False  # the operations after the first one need contiguous tiles
-    if memory.source != "array" or not supports_out:
-        return False
-    return program.is_one_call or _begins_with_fft(program)
+        return program.begins_with_r2c and is_only_read
+    if memory.is_contiguous(tiles):
+        if memory.is_overwritten and program.is_complex_fft:
+            return True  # any library does this in place
+        first_can_read = program.is_one_call or program.begins_with_fft
+    else:
+        # The operations after the first one need contiguous tiles.
+        first_can_read = program.is_one_call
+    return first_can_read and is_only_read and supports_out
 
 
-def _is_complex_fft(program: Program) -> bool:
-    """Return whether a program is one FFT of complex values."""
-    return program.is_one_call and program.begins_with_all
-
-
-def _begins_with_fft(program: Program) -> bool:
-    """Return whether the first operation is an FFT that reads all values of a tile."""
-    return program.begins_with_all or program.begins_with_r2c
-
-
-def _fills_result(memory: BlockMemory, is_cut: bool) -> bool:
-    """Return whether tiles can be copied to their place in a contiguous result."""
-    if memory.is_overwritten and is_cut:
+def _fills_result(memory: BlockMemory, tiles: tuple[int, int] | None) -> bool:
+    """Return whether tiles can be copied to their place in the result, and transformed there."""
+    if memory.is_overwritten and tiles is not None:
         return False  # they would be copied to where they are
-    return memory.keeps_form
+    return memory.keeps_form and memory.is_contiguous(tiles)
 
 
 def _writing_fft(
     program: Program,
     memory: BlockMemory,
     tiles: tuple[int, int] | None,
+    checked: bool,
 ) -> WritingFFT:
     """Return the operation by which a library can write to the result."""
-    last = program.operations[-1] if program.operations else None
-    if isinstance(last, FFT) and last.kind == "c2r":
-        return "last"
-    if _begins_with_fft(program) and (program.is_one_call or memory.has_contiguous_tiles(tiles)):
+    if checked and not memory.is_contiguous(tiles):
+        return "none"  # the sums of a verified tile need contiguous rows
+    if program.kinds and program.kinds[-1] == "c2r":
+        return "last"  # nothing follows an FFT to real values
+    if not program.begins_with_fft:
+        return "none"
+    if program.is_one_call or memory.has_contiguous_tiles(tiles):
         return "first"
     return "none"
 
@@ -366,7 +361,8 @@ def price(program: Program, size: int, result_size: int) -> Price:
                 is_real = operation.kind != "c2c" and dim == operation.dims[-1]
                 values = max(size, result_size) / 2 if is_real else complex_size
                 flops[dim] += 5 * operation.share * values * math.log2(max(length, 2))
-            continue
-        assert isinstance(operation, Multiply | Product | Transfer)
-        products += len(operation.factors) if isinstance(operation, Multiply) else 1
+        elif isinstance(operation, Multiply):
+            products += len(operation.factors)
+        else:
+            products += 1
     return Price(tuple(flops.values()), products)

@@ -304,7 +304,10 @@ def _interval_components(source: Group, target: Group) -> AxisComponents:
 
 
 def _rolled_components(source: Group, target: Group) -> AxisComponents:
-    """Return the groups of digits cyclically shifted against one another: cuts of a circle."""
+    """Return the groups of digits cyclically shifted against one another: cuts of a circle.
+
+    Blocks between two common cuts are a group. Without a common cut all blocks are one group.
+    """
     size = source.size
 
     def first_values(group: Group) -> Ints:
@@ -322,7 +325,7 @@ def _rolled_components(source: Group, target: Group) -> AxisComponents:
         groups = np.searchsorted(common_cuts, cuts, side="right") - 1
         return groups % count  # values before the first common cut belong to the last group
 
-    has_values = np.array(source.chunks) > 0
+    has_values = np.array(source.chunks) > 0  # no target block needs an empty one
     of_source = np.where(has_values, groups_of(source_cuts), -1)
     of_target = groups_of(target_cuts)
     return AxisComponents(count, of_source, of_target)

@@ -230,7 +230,12 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
 
 
 def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
-    """Return the samples of the dimension that a frequency coordinate came from."""
+    """Return the samples of the dimension that a frequency coordinate came from.
+
+    They are in the attributes of the coordinate. What these lack is guessed: the name from that of
+    `dim`, the length from the number of frequencies, which is half of a spectrum if `half` is true,
+    and the step from the spacing of the frequencies.
+    """
     attrs = array[dim].attrs
     size = array.sizes[dim]
     name = str(dim)

@@ -385,7 +385,10 @@ def _samples_after(
     dims: Sequence[Hashable],
     n: Any,
 ) -> tuple[dict[Hashable, Samples], dict[Hashable, Samples]]:
-    """Return the samples that dimensions of frequencies remember, and those of the inverse."""
+    """Return the samples that dimensions of frequencies remember, and those of the inverse.
+
+    They differ for "irfft" alone, which may be told the number of samples `n`.
+    """
     length = None if n is None else parse_length("n", n, 1)
     half = dims[-1] if name == "irfft" else None
     samples = {old: remembered(array, old, old == half) for old in dims}
@@ -407,7 +410,7 @@ def _samples_of_spectrum(
     """Return what a function of dask arrays makes of a spectrum and the samples of its inverse.
 
     `work` is an inverse transform, or the function that plans it. The dimension `half` has half of
-    its frequencies.
+    its frequencies; None if all dimensions have all of them.
     """
     lengths = []
     for old, own in samples.items():

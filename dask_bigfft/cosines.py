@@ -447,9 +447,9 @@ def _width(a: da.Array, axis: int, length: int) -> int:
         return width
     lines = math.prod(map(_largest, other_chunks))
     itemsize = np.result_type(a.dtype, np.complex64).itemsize
-    wanted = max(min_nbytes // (lines * itemsize), blocks * length // MOST_PADDED)
-    wanted = min(wanted, length)
-    return wanted if wanted >= FEWER * width else width
+    target_width = max(min_nbytes // (lines * itemsize), blocks * length // MOST_PADDED)
+    target_width = min(target_width, length)
+    return target_width if target_width >= FEWER * width else width
 
 
 def _split_axis(

@@ -63,8 +63,8 @@ def results_are_kept() -> bool:
     cache = sys.modules.get("dask.cache")
     if cache is None:
         return False
-    found = (getattr(method, "__self__", None) for row in Callback.active for method in row)
-    return any(isinstance(owner, cache.Cache) for owner in found)
+    owners = (getattr(method, "__self__", None) for row in Callback.active for method in row)
+    return any(isinstance(owner, cache.Cache) for owner in owners)
 
 
 def finished_by(array: da.Array, function: Callable[..., Any], *arguments: Any) -> da.Array:

@@ -276,7 +276,7 @@ def _request(
     is_resumable = stored is not None and stored.resumable
     request = Request(
         chunks=chunks,
-        wanted=parse_chunks(
+        wanted_chunks=parse_chunks(
             extras.get("chunks"),
             chunks,
             spec.out_shape,

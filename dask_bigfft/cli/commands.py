@@ -20,16 +20,16 @@ from dask_bigfft.watch.progress import text_display
 
 def _requested(args: argparse.Namespace) -> runs.RunRequest:
     """Return the request of a run from parsed arguments."""
-    given = vars(args)
-    options = {name: given[name] for name in Extras.__annotations__ if name in given}
+    values = vars(args)
+    options = {name: values[name] for name in Extras.__annotations__ if name in values}
     names = [field.name for field in fields(runs.RunRequest)]
-    arguments = {name: given[name] for name in names if name in given}
+    arguments = {name: values[name] for name in names if name in values}
     arguments |= _axes(args)
     names_of_slices = [field.name for field in fields(runs.ShortTimeArguments)]
-    slices = {name: given[name] for name in names_of_slices if name in given}
+    slices = {name: values[name] for name in names_of_slices if name in values}
     return runs.RunRequest(
         source=args.input,
-        destination=given.get("output", args.input),  # a plan has none
+        destination=values.get("output", args.input),  # a plan has none
         options=options,
         slices=runs.ShortTimeArguments(**slices),
         **arguments,

@@ -390,8 +390,8 @@ def problem_class(spec: TransformSpec, request: Request, kernels: Sequence[str])
     """
     orders_of_both_ends = (*spec.orders_in, *spec.orders_out)
     orders = "".join(order[0] for order in orders_of_both_ends)
-    wanted = "auto" if request.wanted is None else "chunks"
-    transform = f"{spec.name} {spec.dtype} axes {spec.axes} {orders} {wanted}"
+    result_chunks = "auto" if request.wanted_chunks is None else "chunks"
+    transform = f"{spec.name} {spec.dtype} axes {spec.axes} {orders} {result_chunks}"
     choices = (
         request.variant,
         request.storage,

@@ -278,7 +278,7 @@ class Candidates:
             variant=request.variant,
             windows=windows_by_axis(spec.windows),
             windows_in=frozenset(axis for axis, _, _ in spec.windows_in),
-            wanted=request.wanted,
+            wanted_chunks=request.wanted_chunks,
             on_gpu=self.on_gpu or machine.holding > 1,
             crops=machine.holding <= 1,
             like=request.chunks if spec.transfer else None,
@@ -478,7 +478,7 @@ class Candidates:
             return None
         if is_split(last, result):
             return result
-        if self.request.stored is None or self.request.wanted is not None or spec.windows:
+        if self.request.stored is None or self.request.wanted_chunks is not None or spec.windows:
             return None
         return split_result(last, result, self.row)
 

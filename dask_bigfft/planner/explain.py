@@ -721,15 +721,16 @@ def preserved(plan: Plan) -> str | None:
     # Reopened arrays have other blocks, and those of several GPUs are cut.
     if spec.out_shape != spec.shape or plan.reopened or plan.machine.holding > 1:
         return None
-    wanted = plan.chunks_in
-    if wanted == plan.chunks:
+    input_chunks = plan.chunks_in
+    if input_chunks == plan.chunks:
         return "the result has the input's chunks: chunks='preserve' costs nothing"
     if plan.incoming is not None:
-        return f"chunks='preserve' costs {math.prod(map(len, wanted))} tasks more, that cut blocks"
+        tasks = math.prod(map(len, input_chunks))
+        return f"chunks='preserve' costs {tasks} tasks more, that cut blocks"
     if not plan.ends_in_round:
         return "chunks='preserve' costs nothing more: the last exchange can make any chunks"
     axes = []
-    for axis, chunks in zip(plan.result.axes, wanted, strict=True):
+    for axis, chunks in zip(plan.result.axes, input_chunks, strict=True):
         axes.append(AxisLayout((replace(axis.groups[0], chunks=chunks),)))
     target = Layout(tuple(axes))
     shape = exchange_shape(plan.result, target)

@@ -395,7 +395,7 @@ def _merge(cuts: Cuts, target: int) -> Cuts:
 
 def _as_wanted(
     cuts: Cuts,
-    wanted: tuple[Chunks, ...],
+    wanted_chunks: tuple[Chunks, ...],
     programs: Mapping[int, AxisProgram],
     steps: Mapping[int, Step],
     windows: Mapping[int, Window],
@@ -403,7 +403,7 @@ def _as_wanted(
 ) -> list[Layout]:
     """Return the last round cut into the wanted blocks of the result; empty if impossible."""
     axes: Cuts = []
-    for axis, (groups, chunks) in enumerate(zip(cuts, wanted, strict=True)):
+    for axis, (groups, chunks) in enumerate(zip(cuts, wanted_chunks, strict=True)):
         digits = _digits_after(groups, steps.get(axis))
         program = programs.get(axis)
         if program is not None and digits != program.target:
@@ -488,7 +488,7 @@ class BlockCutter:
         Start and count of the values that are returned, by axis.
     windows_in : frozenset of int
         Axes of which the input has a window.
-    wanted : tuple of chunks or None
+    wanted_chunks : tuple of chunks or None
         Chunks of the result. If the last round can make them, an exchange is saved.
     on_gpu : bool
         Whether rounds are done on devices.
@@ -504,7 +504,7 @@ class BlockCutter:
     variant: str
     windows: Mapping[int, Window]
     windows_in: frozenset[int]
-    wanted: tuple[Chunks, ...] | None
+    wanted_chunks: tuple[Chunks, ...] | None
     on_gpu: bool
     crops: bool
     like: tuple[Chunks, ...] | None = None
@@ -737,8 +737,8 @@ class BlockCutter:
         """Return an axis after its last step, of which only a window is stored if that pays."""
         digit = program.steps[-1].target
         is_result = is_last and program.target == (digit,)
-        if is_result and self.wanted is not None:
-            is_result = self.wanted[program.axis] == window[1:]
+        if is_result and self.wanted_chunks is not None:
+            is_result = self.wanted_chunks[program.axis] == window[1:]
         if program.target != (digit,):
             length = program.length
             if not program.completes_result:
@@ -780,10 +780,10 @@ class BlockCutter:
         if sizes.merge or has_fewer_blocks:
             cuts = _merge(cuts, sizes.target)
         layouts = _ways_to_cut(cuts, sizes, self.variant)
-        if is_last and self.wanted is not None and self.like is None:
+        if is_last and self.wanted_chunks is not None and self.like is None:
             as_wanted = _as_wanted(
                 cuts,
-                self.wanted,
+                self.wanted_chunks,
                 programs,
                 steps,
                 self.windows,
@@ -805,11 +805,11 @@ class BlockCutter:
         if flat is not None:
             pairs = zip(targets, flat.axes, strict=True)
             is_made = [target.is_stored_by(axis) for target, axis in pairs]
-        wanted = self._wanted_chunks([target.count for target in targets], all(is_made))
+        result_chunks = self._chunks_of_result([target.count for target in targets], all(is_made))
         axes = []
         for a, target in enumerate(targets):
-            if wanted is not None:
-                chunks = wanted[a]
+            if result_chunks is not None:
+                chunks = result_chunks[a]
             elif flat is not None and is_made[a]:
                 chunks = flat.axes[a].groups[0].chunks
             else:
@@ -828,14 +828,14 @@ class BlockCutter:
         start, count = self.windows.get(number, (0, size_of(digits)))
         return _ResultAxis(digits, start, count)
 
-    def _wanted_chunks(self, lengths: Sequence[int], is_made: bool) -> tuple[Chunks, ...] | None:
-        """Return the wanted chunks of the result, given its lengths; None if there are none.
+    def _chunks_of_result(self, lengths: Sequence[int], is_made: bool) -> tuple[Chunks, ...] | None:
+        """Return the chunks of the result, given its lengths; None if those of the rounds will do.
 
         The result of an operator has the input's chunks, unless the last round has made it.
         """
-        if self.wanted is None and self.like is not None and not is_made:
+        if self.wanted_chunks is None and self.like is not None and not is_made:
             return tuple(map(scaled, self.like, lengths))
-        return self.wanted
+        return self.wanted_chunks
 
     def _axis_cuts(
         self,

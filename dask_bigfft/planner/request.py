@@ -64,7 +64,7 @@ class Request:
     ----------
     chunks : tuple of chunks
         Chunks of the input array.
-    wanted : tuple of chunks or None
+    wanted_chunks : tuple of chunks or None
         Chunks of the result; None takes those of the last round.
     rounds : tuple of dict or None
         Factor of each axis in each round, named by the user.
@@ -99,7 +99,7 @@ class Request:
     """
 
     chunks: tuple[Chunks, ...]
-    wanted: tuple[Chunks, ...] | None = None
+    wanted_chunks: tuple[Chunks, ...] | None = None
     rounds: tuple[tuple[tuple[int, int], ...], ...] | None = None
     variant: str = "auto"
     kernel: str = "scipy"

@@ -779,5 +779,7 @@ def _halved(request: Request, count: int) -> Request:
         widths[axis] = -(-widths[axis] // 2)
     sizes = map(sum, request.chunks)
     chunks = tuple(wide_chunks(n, w) for n, w in zip(sizes, widths, strict=True))
-    wanted = chunks if request.wanted == request.chunks else request.wanted
-    return replace(request, chunks=chunks, wanted=wanted)
+    wanted_chunks = request.wanted_chunks
+    if wanted_chunks == request.chunks:
+        wanted_chunks = chunks
+    return replace(request, chunks=chunks, wanted_chunks=wanted_chunks)

@@ -352,9 +352,9 @@ def request_for_one_block(problem: Problem) -> Request:
     The chunks of the result are like the input's.
     """
     request = problem.request
-    wanted = request.wanted
-    if wanted is None and block_count(request.chunks) > 1:
-        wanted = problem.chunks_like_input
+    wanted_chunks = request.wanted_chunks
+    if wanted_chunks is None and block_count(request.chunks) > 1:
+        wanted_chunks = problem.chunks_like_input
     size = problem.padded_size
     block_size = math.prod(extents(problem.spec, request.chunks))
     # Half a spectrum in digits takes a round for each of them.
@@ -362,7 +362,7 @@ def request_for_one_block(problem: Problem) -> Request:
     return replace(
         request,
         scale=size / block_size if size else 1.0,
-        wanted=wanted,
+        wanted_chunks=wanted_chunks,
         storage="memory",
         max_rounds=request.max_rounds if needs_rounds else 1,
     )
@@ -522,8 +522,8 @@ class MergedBlocks(Strategy):
             return
         with contextlib.suppress(PlanError):
             plan = problem.search(merged, problem.machine)
-            outgoing = request.wanted
-            if outgoing in (merged.wanted, plan.chunks):
+            outgoing = request.wanted_chunks
+            if outgoing in (merged.wanted_chunks, plan.chunks):
                 outgoing = None  # nothing has to be cut
             yield with_merging(plan, request.chunks, outgoing)
 
@@ -546,14 +546,14 @@ class MergedBlocks(Strategy):
         )
         if added_seconds > saved_seconds:
             return None
-        wanted = request.wanted
-        wanted_blocks = 0 if wanted is None else block_count(wanted)
+        wanted_chunks = request.wanted_chunks
+        wanted_blocks = 0 if wanted_chunks is None else block_count(wanted_chunks)
         if wanted_blocks > MANY and spec.out_nbytes * FEWER <= wanted_blocks * nbytes:
-            wanted = None  # small blocks are cut from larger ones
+            wanted_chunks = None  # small blocks are cut from larger ones
         return replace(
             request,
             chunks=merged,
-            wanted=wanted,
+            wanted_chunks=wanted_chunks,
             stored=None,
         )
 
@@ -614,7 +614,7 @@ class BlocksAsTiles(Strategy):
             request,
             scale=request.scale * nbytes / block_nbytes,
             joined=True,
-            wanted=request.wanted or problem.chunks_like_input,
+            wanted_chunks=request.wanted_chunks or problem.chunks_like_input,
             storage="memory",
         )
         with contextlib.suppress(PlanError):

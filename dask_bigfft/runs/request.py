@@ -262,8 +262,8 @@ class RunRequest:
     @property
     def filter_options(self) -> SignalOptions:
         """The keywords of a filter, but for its band."""
-        given = {n: v for n, v in self.options.items() if v is not None and n != "band"}
-        return cast("SignalOptions", given)
+        own_options = {n: v for n, v in self.options.items() if v is not None and n != "band"}
+        return cast("SignalOptions", own_options)
 
     @cached_property
     def transfer_token(self) -> str:

@@ -207,10 +207,12 @@ class InputBand:
             ranges.append((max(self.start, 0), self.stop, 1.0))
         return tuple((start, stop, factor) for start, stop, factor in ranges if start < stop)
 
-    def rest(self, residual: str) -> tuple[tuple[int, int, float], ...]:
-        """Return the bins of a residual in natural order.
+    def residual(self, kind: str) -> tuple[tuple[int, int, float], ...]:
+        """Return the bins of a residual of a kind in natural order: those outside of the band.
 
-        >>> InputBand(8, 1, 3).rest("all"), InputBand(8, 1, 3).rest("lowpass")
+        "lowpass" has only those below the band, from the lowest negative frequency on.
+
+        >>> InputBand(8, 1, 3).residual("all"), InputBand(8, 1, 3).residual("lowpass")
         (((0, 1, 1.0), (3, 8, 1.0)), ((0, 1, 1.0), (4, 8, 1.0)))
         """
         n = self.length
@@ -220,7 +222,7 @@ class InputBand:
             removed = [(self.start % n, self.stop if self.stop > 0 else self.stop + n)]
         elif self.start == 0:
             removed = [(0, n)]
-        if residual == "lowpass":
+        if kind == "lowpass":
             if self.stop > 0:
                 removed.append((self.stop, first_negative))
             else:
@@ -324,7 +326,7 @@ def envelope(
     if residual is None:
         return amplitude
     is_real = array.dtype.kind != "c"
-    residual_bins = Bins(n, band.rest(residual), is_even=is_real)
+    residual_bins = Bins(n, band.residual(residual), is_even=is_real)
     residual_signal: Any = fourier_filter(
         array,
         residual_bins,

@@ -134,7 +134,7 @@ def _sign(array: xr.DataArray, dim: Hashable) -> float:
     return math.copysign(1.0, samples_of(array, dim).spacing)
 
 
-def _one(array: xr.DataArray, dim: Dims) -> Hashable:
+def _single_dim(array: xr.DataArray, dim: Dims) -> Hashable:
     """Return the one dimension that is worked along."""
     dims = parse_dims(array, dim, lambda _: True)
     if len(dims) > 1:
@@ -650,7 +650,7 @@ def derivative(
     >>> derivative(np.sin(2 * np.pi * x), "x").values[0].round(3)
     np.float64(6.283)
     """
-    name = _one(array, dim)
+    name = _single_dim(array, dim)
     (distance,) = _distances(array, [name], metres)
     data = _along_axis(
         signal.derivative,
@@ -700,7 +700,7 @@ def hilbert(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
-    name = _one(array, dim)
+    name = _single_dim(array, dim)
     data = _along_axis(
         signal.hilbert,
         array,
@@ -738,7 +738,7 @@ def envelope(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
-    name = _one(array, dim)
+    name = _single_dim(array, dim)
     data = _along_axis(
         signal.envelope,
         array,
@@ -856,7 +856,7 @@ def resample(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
-    name = _one(array, dim)
+    name = _single_dim(array, dim)
     data = _along_axis(
         signal.resample,
         array,

@@ -351,7 +351,17 @@ class BlockView:
         return bool(same) and (dim == out.ndim or math.prod(self.shape[:dim]) == 1)
 
     def _loader(self, dim: int, target: Array, inside: bool) -> Callable[[slice, Array], None]:
-        """Return a function that copies a part of the block to a tile in `target`."""
+        """Return a function that copies a part of the block to a tile in `target`.
+
+        Parameters
+        ----------
+        dim : int
+            Dimension along which the block is cut.
+        target : ndarray
+            Memory of the whole block if `inside` is true, else of one tile.
+        inside : bool
+            True if each tile has its own place in `target`, along `dim`.
+        """
         array = self.array
         ahead = (slice(None),) * dim
         if array is not None:

@@ -592,7 +592,8 @@ class Candidates:
         """Return digit lengths of a split axis that are worth trying.
 
         `rounds` are the rounds of the digits, and `whole` is the product of the lengths of the
-        unsplit axes in each round. The digits of the requested order come first.
+        unsplit axes in each round. The digits of the requested order come first. The list is empty
+        if no digits suit the variant.
         """
         count = len(rounds)
         n = self.spec.length_of(axis)

@@ -434,7 +434,10 @@ def _appended(
     store: Store,
     started: float,
 ) -> Done:
-    """Continue a result whose record has grown."""
+    """Continue a result whose record has grown, or end an append that was interrupted.
+
+    A complete result of a record that has not grown stays as it is.
+    """
     request = run.request
     record = targets.read_attributes(request.destination)
     samples = _parse_record(run, record)

@@ -232,36 +232,61 @@ class SegmentPlan:
         """Forecast of the memory."""
         blocks = math.prod(map(len, self.chunks))
         threads = min(self.machine.threads, blocks)
-        along = self.chunks[self.axis]
-        other_chunks = [chunk for axis, chunk in enumerate(self.chunks) if axis != self.axis]
+        other_chunks = self._other_chunks
         rows = math.prod(map(max, other_chunks))  # of a block
         all_rows = math.prod(map(sum, other_chunks))
-        nbytes = sum(np.dtype(dtype).itemsize for dtype in self.dtypes)  # of a sample
-        line = self.frequencies * np.dtype(self.out_dtype).itemsize
-        block = rows * max(along) * nbytes
-        around = 2 * self.edge * rows * nbytes if any(self.across) else 0
+        sample_nbytes = sum(np.dtype(dtype).itemsize for dtype in self.dtypes)
+        block_nbytes = rows * max(self.chunks[self.axis]) * sample_nbytes
+        edge_nbytes = 2 * self.edge * rows * sample_nbytes if any(self.across) else 0
+        is_average = self.average != "all"
         writing = 0
-        if self.average == "mean":
-            levels = math.ceil(math.log(2 * len(along), SUMMED_AT_A_TIME))
-            waiting = min(2 * len(along), threads + SUMMED_AT_A_TIME * levels)
-            spectra = (waiting + 2 * threads) * rows * line
-        elif self.average == "all":  # a block of them, and its copy in another order
-            across = (*map(len, self.across), 0)
-            most = max(map(sum, zip(map(len, self.inside), across, strict=True)))
-            spectra = 2 * threads * rows * most * line
-            writing = threads * self.writing.nbytes(rows * most * line, has_ends=True)
-        else:  # rows of blocks are collected one after the other
-            groups = min(threads, math.prod(map(len, other_chunks)))
-            spectra = 2 * self.count * groups * rows * line
+        if not is_average:
+            writing = threads * self.writing.nbytes(self._result_block_nbytes(rows), has_ends=True)
         return SegmentForecast(
-            blocks=(2 if self.joined else 1) * threads * block,
-            edges=2 * (threads + 1) * around,
+            blocks=(2 if self.joined else 1) * threads * block_nbytes,
+            edges=2 * (threads + 1) * edge_nbytes,
             tiles=self._tile_nbytes(rows, threads),
             tasks=TASKS_NBYTES * blocks,
-            spectra=spectra,
-            result=0 if self.average == "all" else all_rows * line,
+            spectra=self._spectra_nbytes(rows, threads),
+            result=all_rows * self._spectrum_nbytes if is_average else 0,
             writing=writing,
         )
+
+    @property
+    def _other_chunks(self) -> list[tuple[int, ...]]:
+        """Chunks of the axes other than that of the samples."""
+        return [chunks for axis, chunks in enumerate(self.chunks) if axis != self.axis]
+
+    @property
+    def _spectrum_nbytes(self) -> int:
+        """Bytes of the spectrum of a segment of one row."""
+        return self.frequencies * np.dtype(self.out_dtype).itemsize
+
+    def _result_block_nbytes(self, rows: int) -> int:
+        """Return the bytes of the largest block of spectra that are not averaged."""
+        across = (*map(len, self.across), 0)  # those across the edge after each block
+        segments = max(map(sum, zip(map(len, self.inside), across, strict=True)))
+        return rows * segments * self._spectrum_nbytes
+
+    def _spectra_nbytes(self, rows: int, threads: int) -> int:
+        """Return the bytes of spectra, or of their sums, that are in memory at a time.
+
+        Parameters
+        ----------
+        rows : int
+            Rows of a block.
+        threads : int
+            Threads that work on blocks.
+        """
+        if self.average == "all":  # a block of them, and its copy in another order
+            return 2 * threads * self._result_block_nbytes(rows)
+        if self.average == "median":  # rows of blocks are collected one after the other
+            groups = min(threads, math.prod(map(len, self._other_chunks)))
+            return 2 * self.count * groups * rows * self._spectrum_nbytes
+        sums = 2 * len(self.chunks[self.axis])
+        levels = math.ceil(math.log(sums, SUMMED_AT_A_TIME))
+        waiting = min(sums, threads + SUMMED_AT_A_TIME * levels)
+        return (waiting + 2 * threads) * rows * self._spectrum_nbytes
 
     def _tile_nbytes(self, rows: int, threads: int) -> int:
         """Return the bytes that SciPy takes in some threads for tiles of blocks with some rows."""

@@ -7,7 +7,6 @@ import platform
 import dask
 import numpy as np
 import pytest
-from forked_benchmarks import run_in_forks
 from support import python
 
 from benchmarks import __main__ as benchmarks
@@ -51,20 +50,13 @@ PROGRAMS = {
     "guard": (f"--before {core.ROOT} --rows tall-8192*x16 --pairs 1 --repeat 1 --kernels scipy", 1),
 }
 
-#: Programs for which it matters that their processes are fresh, or have variables of their own.
-IN_FRESH_PROCESSES = ("memory", "first_calls", "guard")
-
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_programs_run_and_check_their_results(program, tmp_path):
     arguments, count = PROGRAMS[program]
     arguments = arguments.split() if isinstance(arguments, str) else arguments
     out = tmp_path / "results.json"
-    arguments = [*TINY, *arguments, "--out", str(out)]
-    if program in IN_FRESH_PROCESSES:
-        python("-m", "benchmarks", program, *arguments, cwd=core.ROOT)
-    else:
-        run_in_forks(program, arguments)
+    python("-m", "benchmarks", program, *TINY, *arguments, "--out", out, cwd=core.ROOT)
     content = json.loads(out.read_text())
     written = [row for section in content["sections"].values() for row in section]
     assert len(written) == count

@@ -42,13 +42,14 @@ def test_short_time_transforms_take_no_more_than_forecast(case, tmp_path):
 
 
 CUBE = [256, 256, 256], [4, 256, 256]
+HALF_CUBE = [256, 256, 128], [4, 256, 128]
 ROWS_OF_PLANES = [2**14, 2**10], [2**8, 2**10]
 
 #: Shape, chunks and dtype of an array that is larger than its memory limit in MiB, and options.
 LIMITED = {
-    "fill_gaps": (*CUBE, "f4", 40, {"band": 0.1, "iterations": 2, "tolerance": 0.9}),
+    "fill_gaps": (*HALF_CUBE, "f4", 30, {"band": 0.1, "iterations": 2, "tolerance": 0.9}),
     "convolve_masked": (*CUBE, "f4", 40, {"kernel": [65, 65, 65]}),
-    "convolve_masked, file": (*CUBE, "f4", 40, {"kernel": [9, 9, 9], "preserve_nan": True}),
+    "convolve_masked, file": (*HALF_CUBE, "f4", 30, {"kernel": [9, 9, 9], "preserve_nan": True}),
     "convolve_masked, wrapped": (*CUBE, "f4", 40, {"kernel": [5, 5, 5], "boundary": "wrap"}),
     "convolve_masked, zeros": (
         *ROWS_OF_PLANES,

@@ -176,10 +176,12 @@ class Carrier:
         source_name: str,
         output_name: str,
         transfer: TransferValues | None,
+        blocks: Mapping[Key, Array],
     ) -> Graph | None:
         """Return the tasks of the whole plan, if this carrier does not add it stage by stage.
 
-        `transfer` is the transfer function of an operator.
+        `transfer` is the transfer function of an operator. `blocks` are source blocks that are
+        computed, by key, maybe none.
         """
         return None
 

@@ -12,6 +12,7 @@ carrier brings the blocks of the last round to the result.
 import itertools
 import operator
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from dask_bigfft.arrays import Array, Block
 from dask_bigfft.carriers.base import Blocks, Carrier, Stage, turn_for_device
 from dask_bigfft.carriers.groups import Groups
-from dask_bigfft.carriers.names import Graph, block_ref
+from dask_bigfft.carriers.names import Graph, Key, block_ref
 from dask_bigfft.carriers.poison import poisoning, raise_if_poisoned
 from dask_bigfft.carriers.run import Operands, PlanRun, block_task, checked, emit_phase, reported
 from dask_bigfft.carriers.shared import Shared
@@ -55,9 +56,15 @@ class Inside(Shared):
         source_name: str,
         output_name: str,
         transfer: TransferValues | None,
+        blocks: Mapping[Key, Array],
     ) -> Graph | None:
         """Return the tasks of the whole plan, if its carrier does not add it stage by stage."""
-        return self.last.whole_graph(source_name, output_name, transfer)
+        return self.last.whole_graph(
+            source_name,
+            output_name,
+            transfer,
+            blocks,
+        )
 
     def add_plan(self, graph: Graph, run: PlanRun) -> None:
         """Add the plan, to which the tasks refer."""

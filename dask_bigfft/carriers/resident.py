@@ -7,11 +7,11 @@ import contextlib
 import functools
 import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from dask_bigfft.arrays import Array, Block
 from dask_bigfft.carriers.base import Blocks, Carrier
-from dask_bigfft.carriers.names import ON_GPUS, Graph, block_ref
+from dask_bigfft.carriers.names import ON_GPUS, Graph, Key, block_ref
 from dask_bigfft.carriers.run import ByBlock, PlanRun, ViewMaker, generate_filter
 from dask_bigfft.carriers.shared import refuse_cluster
 from dask_bigfft.dask_private import Task, TaskRef
@@ -22,6 +22,8 @@ from dask_bigfft.gpu.links import gpus
 from dask_bigfft.gpu.operations import PendingTransfer
 from dask_bigfft.gpu.peers import transport_of
 from dask_bigfft.kernels.transfer import TransferValues
+from dask_bigfft.kernels.views import is_on_gpu
+from dask_bigfft.planner.plan import Operand, Plan
 
 #: Operands by their numbers and by block.
 OperandBlocks = Mapping[int, Mapping[Block, Any]]
@@ -37,11 +39,20 @@ class Resident(Carrier):
         source_name: str,
         output_name: str,
         transfer: TransferValues | None,
+        blocks: Mapping[Key, Array],
     ) -> Graph | None:
-        """Return the task of the whole plan, and those that take the blocks of its result."""
+        """Return the task of the whole plan, and those that take the blocks of its result.
+
+        Computed source blocks are arguments, which take dask no time. Without the reference to the
+        first one, dask would keep all blocks in its graph.
+        """
         cuts = self.cuts or [(block, block, ()) for block in self.plan.source.indices()]
         source_blocks = list(dict.fromkeys(origin for _, origin, _ in cuts))
         parts = tuple((block, source_blocks.index(origin), cut) for block, origin, cut in cuts)
+        sources: list[Any] = []
+        for number, block in enumerate(source_blocks):
+            ref = block_ref(source_name, block)
+            sources.append(ref if number == 0 else blocks.get(ref.key, ref))
         key = f"{output_name}-all"
         graph: Graph = {}
         graph[key] = Task(
@@ -51,7 +62,7 @@ class Resident(Carrier):
             parts,
             self.name.removeprefix(ON_GPUS),
             transfer,
-            *[block_ref(source_name, block) for block in source_blocks],
+            *sources,
         )
         for block in self.plan.result.indices():
             block_key = (output_name, *block)
@@ -71,7 +82,7 @@ def transform_on_gpus(
     run: PlanRun,
     parts: tuple[Any, ...],
     transport: str,
-    transfer: TransferValues | None,
+    transfer: TransferValues | ByBlock | None,
     *blocks: Any,
 ) -> ByBlock:
     """Return all blocks of a result, whose source blocks are on GPUs of this process.
@@ -87,8 +98,8 @@ def transform_on_gpus(
         Source blocks by index, as parts of the blocks that are given, by number.
     transport : {"auto", "host", "staged", "swap", "direct"}
         Transport between GPUs; "auto" chooses by the speed of each link.
-    transfer : TransferValues or None
-        Transfer function of an operator.
+    transfer : TransferValues or mapping of index to array or None
+        Transfer function of an operator, or all blocks of the array of which a plan makes it.
     *blocks
         Blocks that are given.
 
@@ -99,32 +110,66 @@ def transform_on_gpus(
     """
     refuse_cluster(run.token, is_named=False)
     operands: dict[int, ByBlock] = {}
-    pending_transfer = None if transfer is None else PendingTransfer(transfer)
+    pending_transfer: PendingTransfer | None = None
     for number, operand in enumerate(run.plan.operands):
         if operand.plan is None:
+            pending_transfer = PendingTransfer(cast("TransferValues", transfer))
             operands[number] = {(): pending_transfer}
-            continue
-        operand_run = PlanRun(operand.plan, run.token)
-        spectra = {}
-        for block in operand.plan.rounds[0].target.indices():
-            spectra[block] = generate_filter(
-                operand_run,
-                0,
-                block,
-                (),
-                operand.values,
+        else:
+            operands[number] = _operand_blocks(
+                run,
+                operand,
+                operand.plan,
+                transport,
+                transfer,
             )
-        operands[number] = _Transform(
-            operand_run,
-            transport,
-            {},
-            first=1,
-        ).result(spectra)
     sources = {index: blocks[number][cut] for index, number, cut in parts}
     results = _Transform(run, transport, operands).result(sources)
     if pending_transfer is not None:
         pending_transfer.require_finite()
     return results
+
+
+def _operand_blocks(
+    run: PlanRun,
+    operand: Operand,
+    plan: Plan,
+    transport: str,
+    transfer: Any,
+) -> ByBlock:
+    """Return the blocks of an operand that a plan makes.
+
+    Parameters
+    ----------
+    run : PlanRun
+        The plan that has the operand.
+    operand : Operand
+        The operand.
+    plan : Plan
+        Plan of the operand.
+    transport, transfer
+        Parameters of `transform_on_gpus`.
+    """
+    if operand.factor is not None:
+        factor_run = PlanRun(plan, f"{run.token}-{operand.name}")
+        return _Transform(factor_run, transport, {}).result(transfer)
+    filter_run = PlanRun(plan, run.token)
+    spectra: ByBlock = {}
+    for block in plan.rounds[0].target.indices():
+        spectra[block] = generate_filter(
+            filter_run,
+            0,
+            block,
+            (),
+            operand.values,
+        )
+    filters = _Transform(
+        filter_run,
+        transport,
+        {},
+        first=1,
+    )
+    return filters.result(spectra)
 
 
 class _Transform:
@@ -157,6 +202,8 @@ class _Transform:
         self.operands = operands
         self.numbers = range(first, len(run.plan.exchanges))
         self._crossings = contextlib.ExitStack()
+        #: Blocks of operands that were copied to another GPU, by operand, block and GPU.
+        self._copied_factors: dict[tuple[int, Block, int], Any] = {}
 
         @functools.cache
         def transport_between(source: int, target: int) -> Any:
@@ -270,10 +317,35 @@ class _Transform:
             )
         factors = {}
         for index, operand in self.run.plan.operands_of(number).items():
-            factors[index] = self.operands[index][operand.block(block)]
+            factors[index] = self._factor(index, operand.block(block), homes.get(block))
         return self.run.finish(
             number,
             block,
             view,
             factors,
         )
+
+    def _factor(
+        self,
+        index: int,
+        block: Block,
+        home: int | None,
+    ) -> Any:
+        """Return a block of an operand, copied to the GPU where it multiplies if it is on another.
+
+        Parameters
+        ----------
+        index : int
+            Number of the operand.
+        block : tuple of int
+            Index of the block.
+        home : int or None
+            GPU of the block that is multiplied, if it is on one.
+        """
+        values = self.operands[index][block]
+        if home is None or not is_on_gpu(values) or gpus().home(values) == home:
+            return values
+        key = (index, block, home)
+        if key not in self._copied_factors:
+            self._copied_factors[key] = gpus().copied_to(home, values)
+        return self._copied_factors[key]

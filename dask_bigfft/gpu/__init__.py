@@ -6,6 +6,7 @@
                    work_sharing (hybrid rounds on CPU and devices)
                    on_gpu (blocks that are CuPy arrays)
     exchanges      gather (target blocks on GPUs) -> peers (transports) -> links (copies)
+                   row_copies (many strided copies in one launch)
     descriptions   operations (FFTs, factors, copies) -> tile_work (each tile of a plan)
     execution      engine (rounds on blocks: memory, FFT plans, recovery)
                    executor (device protocol, pipeline of tiles)

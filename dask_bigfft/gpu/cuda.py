@@ -99,6 +99,11 @@ def software(ordinals: Iterable[int]) -> dict[str, str]:
     }
 
 
+def in_gpu_memory(values: npt.NDArray[Any]) -> Any:
+    """Return an array in host memory as a CuPy array on the current GPU."""
+    return cupy().asarray(values)
+
+
 def passed_by_kernel(values: npt.NDArray[Any]) -> tuple[Any, Any]:
     """Return values on the current GPU, and what has to live until its stream is idle.
 

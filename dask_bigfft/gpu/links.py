@@ -16,7 +16,7 @@ import numpy as np
 
 from dask_bigfft.gpu import operations
 from dask_bigfft.gpu.cuda import cupy, errors_of_cuda, in_pool, synchronize
-from dask_bigfft.kernels.copies import Segments
+from dask_bigfft.gpu.row_copies import TableCopy, copied_by_rows
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES
 
@@ -24,9 +24,6 @@ Block = tuple[int, ...]
 
 #: Copy of a whole array: source, target, and True to conjugate.
 ArrayCopy = tuple[Any, Any, bool]
-
-#: Strided copies from an array on a GPU to another: source, target, and the copies.
-TableCopy = tuple[Any, Any, Segments]
 
 #: Maximum number of calls of a copy engine for a segment.
 LINK_CALLS = 64
@@ -159,6 +156,15 @@ class Gpus:
             for values, target, conjugate in copies:
                 _put(values, target, conjugate)
             synchronize()
+
+    def copy_tables(self, gpu: int, copies: Sequence[TableCopy]) -> None:
+        """Do strided copies within a GPU, in one launch if their rows are wide."""
+        with self._on(gpu), errors_of_cuda():
+            is_copied = copied_by_rows(copies)
+            if is_copied:
+                synchronize()
+        if not is_copied:
+            self.copy(gpu, array_copies(copies))
 
     def copy_aside(
         self, gpu: int, copies: Sequence[TableCopy], events: Sequence[Any]
@@ -386,6 +392,22 @@ class Gpus:
                 values.nbytes,
                 stream.ptr,
             )
+
+    def copied_to(self, gpu: int, values: Any) -> Any:
+        """Return a copy on a GPU of an array on another one; both current streams wait for it."""
+        source = self.home(values)
+        packed = self.empty(source, values.shape, values.dtype)
+        self.copy(source, [(values, packed, False)])
+        copied = self.empty(gpu, values.shape, values.dtype)
+        self.send(
+            source,
+            packed,
+            gpu,
+            copied,
+            by_host=not self.reaches(gpu, source),
+        )
+        self.join((source, gpu))  # before the packed values are freed
+        return copied
 
 
 class _Side:

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.events import emit
-from dask_bigfft.gpu.links import ArrayCopy, Gpus, TableCopy, array_copies, gpus
+from dask_bigfft.gpu.links import ArrayCopy, Gpus, array_copies, gpus
+from dask_bigfft.gpu.row_copies import TableCopy
 from dask_bigfft.kernels.copies import Segments
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.transforms.exchanges import packed_dtype
@@ -106,7 +107,7 @@ class PeerCopies:
                 if self.aside:
                     self._ends |= self._gpus.copy_aside(self.home, copies, events)
                 else:
-                    self._gpus.copy(gpu, array_copies(copies))
+                    self._gpus.copy_tables(gpu, copies)
                 continue
             transport = self.choice(gpu, self.home)
             is_staged_by_host = transport == "staged" and self._staged_by_host(gpu)

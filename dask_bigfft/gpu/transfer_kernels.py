@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.cuda import cupy
@@ -152,11 +153,17 @@ for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < size;
 
 
 class CheckedProducts:
-    """Products of a spectrum on a GPU with values, which are checked as they are multiplied."""
+    """Products of a spectrum on a GPU with values, which are checked as they are multiplied.
+
+    A kernel writes to pinned memory if a value is not finite, so that the host waits for the
+    products only, and not for later work of the GPU.
+    """
 
     def __init__(self) -> None:
-        #: Number 1 on the GPU if a value was not finite; None before the first product.
-        self._has_wrong: Any = None
+        #: 1 in pinned memory if a value was not finite; None before the first product.
+        self._has_wrong: npt.NDArray[np.uint8] | None = None
+        #: Event after the last product; None if the host has waited for it.
+        self._end: Any = None
 
     def multiply(
         self,
@@ -183,7 +190,9 @@ class CheckedProducts:
         if not spectrum.size:
             return
         if self._has_wrong is None:
-            self._has_wrong = cupy().zeros(1, np.uint8)
+            pinned_memory = cupy().cuda.alloc_pinned_memory(1)
+            self._has_wrong = np.frombuffer(pinned_memory, np.uint8, 1)
+            self._has_wrong[0] = 0
         if values.dtype.char not in _TYPES:
             values = values.astype(np.float64)
         _multiply(
@@ -192,12 +201,25 @@ class CheckedProducts:
             out,
             middles,
             scale,
-            self._has_wrong,
+            self._has_wrong.ctypes.data,
         )
+        event = cupy().cuda.Event(disable_timing=True)
+        self._end = cupy().cuda.get_current_stream().record(event)
 
     def are_finite(self) -> bool:
-        """Wait for the GPU, and return whether all values so far were finite."""
-        return self._has_wrong is None or not bool(self._has_wrong)
+        """Wait for the products, and return whether all values so far were finite."""
+        self._wait()
+        return self._has_wrong is None or not self._has_wrong[0]
+
+    def _wait(self) -> None:
+        """Wait for the products."""
+        if self._end is not None:
+            self._end.synchronize()
+            self._end = None
+
+    def __del__(self) -> None:
+        """Wait for products that nobody has checked, before their pinned memory is freed."""
+        self._wait()
 
 
 def _multiply(
@@ -206,9 +228,9 @@ def _multiply(
     out: Any,
     middles: Mapping[int, int],
     scale: float,
-    has_wrong: Any,
+    has_wrong: int,
 ) -> None:
-    """Enqueue a product; see `CheckedProducts`."""
+    """Enqueue a product; see `CheckedProducts`. `has_wrong` is an address."""
     row_count = math.prod(spectrum.shape[:-1])
     width = spectrum.shape[-1]
     # Many rows have a warp each, so that few threads are idle at their ends.
@@ -234,7 +256,8 @@ def _multiply(
     )
     columns = max(1, min(GRID, -(-width // (AT_A_TIME * lanes))))
     grid = (columns, max(1, min(GRID // columns, -(-row_count // lines))))
-    addresses = [np.uint64(array.data.ptr) for array in (values, spectrum, out, has_wrong)]
+    addresses = [np.uint64(array.data.ptr) for array in (values, spectrum, out)]
+    addresses.append(np.uint64(has_wrong))
     kernels.kernel(source)(grid, (THREADS,), (*addresses, *numbers))
 
 

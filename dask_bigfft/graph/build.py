@@ -6,15 +6,15 @@ operator may be made of another lazy array, in one task or by an exchange.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dask_bigfft.arrays import Array
+from dask_bigfft.arrays import Array, Block
 from dask_bigfft.carriers.base import Carrier, Stage
 from dask_bigfft.carriers.choice import carrier_of, carrier_type
 from dask_bigfft.carriers.names import Cut, Graph, Key, Names, block_ref
-from dask_bigfft.carriers.run import PlanRun, generate_filter
+from dask_bigfft.carriers.run import ByBlock, PlanRun, generate_filter
 from dask_bigfft.dask_private import DataNode, Task
 from dask_bigfft.kernels.transfer import TransferValues
 from dask_bigfft.planner.plan import Operand, Plan
@@ -189,6 +189,22 @@ def _made_transfer(
     )
 
 
+def _all_blocks(plan: Plan, source_name: str) -> Task:
+    """Return the task, an argument of another one, that has all source blocks of a plan."""
+    blocks = list(plan.source.indices())
+    return Task(
+        None,
+        by_index,
+        blocks,
+        *[block_ref(source_name, block) for block in blocks],
+    )
+
+
+def by_index(indices: Sequence[Block], *blocks: Array) -> ByBlock:
+    """Return blocks by their indices."""
+    return dict(zip(indices, blocks, strict=True))
+
+
 def made_of(transfer: Any, array: Array) -> TransferValues:
     """Return a transfer function that is made of an array."""
     transfer_of_array: TransferValues = replace(transfer, array=array)
@@ -217,6 +233,7 @@ def build_graph(
     cuts: Sequence[Cut] | None = None,
     transfer: TransferValues | None = None,
     factor_name: str = "",
+    blocks: Mapping[Key, Array] | None = None,
 ) -> Graph:
     """Return all tasks of a plan.
 
@@ -244,6 +261,8 @@ def build_graph(
         Transfer function of an operator.
     factor_name : str
         Name of the lazy array of which the transfer function is made.
+    blocks : mapping of key to array, optional
+        Source blocks that are computed.
     """
     carrier_class = carrier_type(carrier_name)
     fitted_plan = carrier_class.fitted(plan, place)
@@ -263,8 +282,17 @@ def build_graph(
     )
     whole_transfer: Any = transfer
     if plan.spec.factor is not None:  # a task within the task of the whole plan
-        whole_transfer = _made_transfer(plan.spec.factor, transfer, factor_name)
-    whole_graph = carrier.whole_graph(source_name, output_name(plan, token), whole_transfer)
+        (operand,) = plan.operands
+        if operand.plan is None:
+            whole_transfer = _made_transfer(plan.spec.factor, transfer, factor_name)
+        else:
+            whole_transfer = _all_blocks(operand.plan, factor_name)
+    whole_graph = carrier.whole_graph(
+        source_name,
+        output_name(plan, token),
+        whole_transfer,
+        blocks or {},
+    )
     if whole_graph is not None:
         return whole_graph
     graph: Graph = {}

@@ -7,7 +7,7 @@ The carrier depends on where the graph runs, which is known when the tasks are b
 import threading
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +16,7 @@ import numpy as np
 from dask.base import normalize_token, tokenize
 
 from dask_bigfft.carriers.choice import carrier_type, requested_carrier, resolved
-from dask_bigfft.carriers.names import Cut, Graph
+from dask_bigfft.carriers.names import Cut, Graph, Key
 from dask_bigfft.carriers.run import PlanRun
 from dask_bigfft.dask_private import (
     HighLevelGraph,
@@ -151,6 +151,8 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         Plan of the same source whose tasks are reused where they are equal.
     factor : str
         Name of the lazy array of which the transfer function of an operator is made.
+    blocks : mapping of key to array, optional
+        Blocks of the source array if it is persisted on GPUs.
     """
 
     plan: Any
@@ -162,6 +164,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         source: str,
         known: Known | None = None,
         factor: str = "",
+        blocks: Mapping[Key, Any] | None = None,
     ) -> None:
         super().__init__()
         self.recipe = recipe
@@ -169,6 +172,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         self.source = source
         self.known = known
         self.factor = factor
+        self.blocks = blocks
         self.plan = recipe.plan
         #: Whether no other layer reads the blocks between rounds.
         self.is_private = True
@@ -217,6 +221,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
                     cuts=recipe.cuts,
                     transfer=recipe.transfer,
                     factor_name=self.factor,
+                    blocks=self.blocks,
                 )
                 _watch_paused_workers(recipe.travelled)
             tasks = self._tasks_by_kind[kind]
@@ -282,15 +287,22 @@ def _watch_paused_workers(travelled: bool) -> None:
 
 def gpus_of(x: da.Array) -> int:
     """Return the number of GPUs that hold the blocks of a persisted array, else of all GPUs."""
-    layer = getattr(x.dask, "layers", {}).get(x.name)
-    tasks = dict(layer) if layer is not None and layer.is_materialized() else {}
-    blocks = [getattr(value, "value", value) for value in tasks.values()]
-    if not blocks or not all(map(is_on_gpu, blocks)):
+    blocks = _blocks_on_gpus(x)
+    if not blocks:
         return max(1, dispatch.device_count())
 
     from dask_bigfft.gpu.links import gpus
 
-    return len(set(map(gpus().home, blocks)))
+    return len(set(map(gpus().home, blocks.values())))
+
+
+def _blocks_on_gpus(x: da.Array) -> dict[Key, Any]:
+    """Return the blocks of a persisted array by key, if all are on GPUs; else none."""
+    layer = getattr(x.dask, "layers", {}).get(x.name)
+    if layer is None or not layer.is_materialized():
+        return {}
+    blocks = {key: getattr(value, "value", value) for key, value in layer.items()}
+    return blocks if all(map(is_on_gpu, blocks.values())) else {}
 
 
 def _attempt(place: "ScratchPlace | None") -> "tuple[ScratchPlace, ...]":
@@ -386,6 +398,7 @@ def _with_layer(
         x.name,
         known,
         factor="" if factor is None else factor.name,
+        blocks=_blocks_on_gpus(x) if is_on_gpu(x._meta) else None,
     )
     sources = [x] if factor is None else [x, factor]
     graph = HighLevelGraph.from_collections(name, layer, dependencies=cast("Any", sources))

@@ -477,7 +477,7 @@ class StoredOnTile(TileTransfer):
                 cut = slice(places.start + start, places.start + stop)
                 values = values[(*(slice(None),) * axis, cut)]
             else:
-                values = values.take(places[part[axis]], axis)
+                values = values.take(np.asarray(places[part[axis]], like=values), axis)
         if self.factor.role == "values":
             require_finite(values)
         on_device: Array = np.asarray(in_precision(values, dtype), like=self.like)

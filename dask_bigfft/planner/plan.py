@@ -669,8 +669,11 @@ def _transfer_operand(plan: Plan) -> Operand:
             if axis in plan.spec.axes or own_size == size
         )
         return replace(operand, axes=axes, plan=_forward_plan(plan, factor, stage))
+    holding = plan.machine.holding
     block_nbytes = blocks.largest * plan.spec.work_dtype.itemsize
-    if plan.machine.holding or factor.nbytes <= max(WHOLE_NBYTES, block_nbytes):
+    # Several GPUs would each copy a whole array from the GPU that has it.
+    most_nbytes = WHOLE_NBYTES if holding else max(WHOLE_NBYTES, block_nbytes)
+    if holding == 1 or factor.nbytes <= most_nbytes:
         return operand
     axes = tuple(axis for axis, size in enumerate(factor.shape) if size > 1)
     return replace(operand, axes=axes, plan=_exchanged_factor(plan, factor, blocks, axes))

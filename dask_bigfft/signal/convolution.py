@@ -11,8 +11,8 @@ With a small in2, one plan with the product takes four (`kernel_spectrum`). Padd
 first gather, and cropping to the window of a mode is part of the last one. If one array is much
 shorter, `overlap` works block by block.
 
-Two long arrays of which the longer one is on GPUs, and arrays that broadcast against each other,
-have a plan for each transform, with a product of blocks between them.
+Arrays that broadcast against each other have a plan for each transform, with a product of blocks
+between them.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ from dask_bigfft.signal.arguments import (
 )
 from dask_bigfft.signal.kernel_spectrum import KernelSpectrum, is_small
 from dask_bigfft.signal.overlap import by_overlap
-from dask_bigfft.signal.transfer import to_host_memory
+from dask_bigfft.signal.transfer import to_gpu, to_host_memory
 from dask_bigfft.signal.transforms import ProductPhase, Transforms, planned, product_phase
 from dask_bigfft.transforms.layout import scaled
 from dask_bigfft.transforms.spec import FactorSpec, work_dtype
@@ -144,17 +144,18 @@ class Product:
 
     def _with_second_array(self) -> PlannedProduct:
         """Return the product, with the forward transform of the smaller input in the plan."""
+        small = self.small
         if is_on_gpu(self.large._meta):
-            raise PlanError("an array is on GPUs")
-        chunks = tuple(tuple(map(int, cut)) for cut in self.small.chunks)
+            small = to_gpu(small, self.large._meta)
+        chunks = tuple(tuple(map(int, cut)) for cut in small.chunks)
         factor = FactorSpec(
             chunks,
-            np.dtype(self.small.dtype).str,
+            np.dtype(small.dtype).str,
             "samples",
             self.correlated,
         )
         plan = self.plan(factor)
-        return PlannedProduct(self.large, plan, LazyTransfer(self.small, factor, None))
+        return PlannedProduct(self.large, plan, LazyTransfer(small, factor, None))
 
     def plan(self, factor: FactorSpec | None) -> Plan:
         """Return the plan, with the smaller input as a factor or with none."""

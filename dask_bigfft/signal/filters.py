@@ -4,8 +4,8 @@ One plan has both transforms and the product between them (`planner.operators`):
 
     x --exchange, rounds--> spectrum, product --rounds, exchange--> filtered
 
-Two plans with a product of blocks between them remain for bands of lazy transfer functions, for
-those on several GPUs, and for long axes whose length has no useful split.
+Two plans with a product of blocks between them remain for bands of lazy transfer functions, and for
+long axes whose length has no useful split.
 """
 
 import math
@@ -26,10 +26,9 @@ from dask_bigfft.dask_private import is_lazy
 from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_type, raise_invalid
 from dask_bigfft.events import running_client
 from dask_bigfft.gpu.own_gpu import on_own_gpu
-from dask_bigfft.graph.layer import gpus_of
 from dask_bigfft.kernels.transfer import in_precision
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu
-from dask_bigfft.planner.plan import WHOLE_NBYTES, Plan
+from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
 from dask_bigfft.signal.arguments import (
     Axes,
@@ -129,8 +128,7 @@ def fourier_filter(
         read in the order of the spectrum. So is a dask array if it is not larger than a block,
         which every task then gets as a whole. The blocks of a larger one are exchanged into the
         order of the spectrum, and it may be larger than memory. `dask_bigfft.plan` says which. An
-        array on a GPU stays there if `x` is there, too, and comes to host memory if not. With
-        several GPUs a large one multiplies the spectrum between two plans.
+        array on a GPU stays there if `x` is there, too, and comes to host memory if not.
     axes : int or sequence of int, optional
         Axes of the transform, all by default.
     s : int or sequence of int, optional
@@ -493,8 +491,8 @@ def planned_filter(
 ) -> PlannedFilter:
     """Return a filter with its plan for an array, given the caller's keywords.
 
-    One plan does it, unless the transfer function is a large array on several GPUs, or a lazy one
-    of which a band is kept, or an axis whose length has no useful split does not fit a block.
+    One plan does it, unless the transfer function is a lazy array of which a band is kept, or an
+    axis whose length has no useful split does not fit a block.
     """
     plan = None
     reason = _reason_for_two_plans(array, chosen_filter)
@@ -518,9 +516,6 @@ def _reason_for_two_plans(array: da.Array, chosen_filter: Filter) -> str:
         return ""
     if chosen_filter.windows:
         return "a band of a lazy transfer function is kept"
-    is_large = transfer.array.nbytes > WHOLE_NBYTES
-    if is_on_gpu(transfer.array._meta) and is_large and gpus_of(array) > 1:
-        return "the transfer function is on several GPUs"
     if type(transfer.array) is not type(array):
         return "the transfer function is an array of another library"
     return ""

@@ -388,10 +388,9 @@ def convolve_masked(
     Notes
     -----
     Values and weights are convolved together, in twice the memory and time of `convolve`. All of it
-    is one plan that keeps to `memory_limit`. For a kernel that is longer than `x`, and for arrays
-    on GPUs with a large kernel, there are several plans, each of which keeps to it. If memory is
-    too small for `x`, the tasks that make it run again for ``preserve_nan=True``, whose result has
-    the chunks of `x` by default.
+    is one plan that keeps to `memory_limit`. For a kernel that is longer than `x` there are several
+    plans, each of which keeps to it. If memory is too small for `x`, the tasks that make it run
+    again for ``preserve_nan=True``, whose result has the chunks of `x` by default.
 
     See Also
     --------

@@ -21,7 +21,7 @@ from dask_bigfft.api.calls import by_block
 from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import functions_of
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
-from dask_bigfft.gpu.cuda import passed_by_kernel
+from dask_bigfft.gpu.cuda import in_gpu_memory, passed_by_kernel
 from dask_bigfft.gpu.transfer_kernels import CheckedProducts
 from dask_bigfft.gpu.transfer_kernels import frequencies as frequencies_on_gpu
 from dask_bigfft.kernels.transfer import (
@@ -36,7 +36,7 @@ from dask_bigfft.kernels.transfer import (
     require_finite,
     values_at,
 )
-from dask_bigfft.kernels.views import is_on_gpu
+from dask_bigfft.kernels.views import empty_like, is_on_gpu
 from dask_bigfft.planner.plan import WHOLE_NBYTES
 from dask_bigfft.transforms.bands import Window
 from dask_bigfft.transforms.spec import FactorSpec, work_dtype
@@ -60,6 +60,18 @@ def to_host_memory(array: da.Array) -> da.Array:
         array,
         dtype=array.dtype,
         meta=np.empty((0,) * array.ndim, array.dtype),
+    )
+
+
+def to_gpu(array: da.Array, like: Array) -> da.Array:
+    """Return a lazy array whose blocks are on the current GPU, given a CuPy array."""
+    if is_on_gpu(array._meta):
+        return array
+    return by_block(
+        in_gpu_memory,
+        array,
+        dtype=array.dtype,
+        meta=empty_like(like, array.ndim, array.dtype),
     )
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from dask_bigfft.arrays import Block
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu.links import ArrayCopy, Gpus, TableCopy, array_copies, home_of, use
+from dask_bigfft.gpu.links import ArrayCopy, Gpus, array_copies, home_of, use
+from dask_bigfft.gpu.row_copies import TableCopy
 from dask_bigfft.kernels.copies import strided_view
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.profile import DeviceProfile
@@ -154,6 +155,10 @@ class SimulatedGpus(Batches):
 
     def wait(self, gpu: int, events: Iterable[Any]) -> None:
         """Do nothing."""
+
+    def copy_tables(self, gpu: int, copies: Sequence[TableCopy]) -> None:
+        """Do strided copies immediately."""
+        self.copy(gpu, array_copies(copies))
 
     def copy_aside(
         self,

@@ -11,6 +11,7 @@ import math
 import re
 import shutil
 import subprocess
+import threading
 
 import numpy as np
 import pytest
@@ -109,6 +110,10 @@ def compiled(source, folder):
     return ctypes.CDLL(str(place)).launch
 
 
+#: Held by the thread that launches a kernel, whose grid is a global variable.
+_launching = threading.Lock()
+
+
 def kernels_of(folder):
     """What stands in the place of `kernels.kernel`; the folder is for compiled files."""
 
@@ -123,7 +128,8 @@ def kernels_of(folder):
             (x, y) = (*grid, 1)[:2]
             numbers = [np.asarray(number) for number in arguments]
             pointers = (ctypes.c_void_p * len(numbers))(*(scalar.ctypes.data for scalar in numbers))
-            assert compiled(source, folder)(x, y, threads, pointers) == 0
+            with _launching:
+                assert compiled(source, folder)(x, y, threads, pointers) == 0
 
         return run
 

@@ -27,7 +27,10 @@ from dask_bigfft.errors import ArgumentError, PlanError
 from dask_bigfft.gpu import cuda, cupy_gpu, kernels, links, on_gpu
 from dask_bigfft.gpu.operations import FFT, Strided, Transfer
 from dask_bigfft.gpu.peers import TRANSPORTS
+from dask_bigfft.graph.layer import transforms_in
 from dask_bigfft.memory.arena import default_arena
+from dask_bigfft.planner import plan as plan_module
+from dask_bigfft.signal import convolution, transfer
 from dask_bigfft.testing.simulated import computed
 from dask_bigfft.testing.strategies import random_array
 
@@ -263,7 +266,7 @@ class NullStream(contextlib.nullcontext):
     wait_event = synchronize
 
     def record(self, event):
-        return Card.current()
+        return event
 
 
 def runtime_of_cards(opened):
@@ -299,7 +302,7 @@ def cupy_of_cards(opened):
             Device=Card,
             get_current_stream=NullStream,
             Stream=lambda non_blocking: NullStream(),
-            Event=lambda disable_timing: None,
+            Event=lambda disable_timing: NullStream(),
             alloc=lambda nbytes: CardArray(nbytes, np.uint8).data,
             alloc_pinned_memory=bytearray,
             UnownedMemory=lambda ptr, size, owner, device: Memory(owner, ptr, device),
@@ -573,3 +576,131 @@ def test_signals(
     most = 1e-4 if dtype == "f4" else 1e-12
     assert np.linalg.norm(on_host - wanted) <= most * np.linalg.norm(wanted)
     assert processed.dtype == on_host.dtype == wanted.dtype
+
+
+def one_plan(lazy):
+    (plan_of_both,) = transforms_in(lazy).values()
+    return plan_of_both
+
+
+#: Shapes and chunks of an array, and chunks of a transfer function.
+LARGE_TRANSFERS = [
+    ((12, 10, 18), (4, 10, 18), (5, 10, 3)),
+    ((16, 12), (4, 12), (16, 5)),
+    ((9, 31), (2, 31), (3, 31)),
+    ((4096,), (512,), (1000,)),
+]
+
+
+@pytest.mark.parametrize("shape_of", ["spectrum", "rows", "columns"])
+@pytest.mark.parametrize("counts", [(1, 1), (2, 2), (2, 1), (3, 2)])
+@pytest.mark.parametrize("dtype", ["f8", "c8"])
+@pytest.mark.parametrize(("shape", "chunks", "own_chunks"), LARGE_TRANSFERS)
+def test_large_transfer_functions(
+    card,
+    monkeypatch,
+    shape,
+    chunks,
+    own_chunks,
+    dtype,
+    counts,
+    shape_of,
+):
+    """Their blocks are exchanged from GPU to GPU into those of the spectrum, in one plan."""
+    for module in (plan_module, transfer):
+        monkeypatch.setattr(module, "WHOLE_NBYTES", 16)
+    x = random_array(shape, dtype, 1)
+    spectrum_of, back = (np.fft.rfftn, np.fft.irfftn)
+    if x.dtype.kind == "c":
+        spectrum_of, back = (np.fft.fftn, np.fft.ifftn)
+    h = random_array(spectrum_of(x).shape, "f8", 2)
+    if len(shape) == 1 and dtype == "f8":  # the spectrum of a real axis in digits is whole
+        h = np.abs(spectrum_of(random_array(shape, "f8", 3)))
+    if shape_of == "rows":
+        h = h[:1]
+    elif shape_of == "columns":
+        h = h[..., :1]
+    own_chunks = tuple(map(min, own_chunks, h.shape))
+    blocks = uploaded(x, chunks, count=counts[0])
+    monkeypatch.setattr(type(default_arena()), "allocate", refused)
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
+        lazy = signal.fourier_filter(blocks, uploaded(h, own_chunks, count=counts[1]))
+    (operand,) = one_plan(lazy).operands
+    assert (operand.plan is not None) is (counts[0] > 1 and h.size > 1)
+    on_host, devices = assembled(lazy.persist(scheduler="sync"))
+    assert devices == set(range(counts[0]))
+    expected = back(spectrum_of(x) * h, s=shape, axes=range(x.ndim))
+    most = 1e-5 if dtype == "c8" else 1e-12
+    assert np.linalg.norm(on_host - expected) <= most * np.linalg.norm(expected)
+
+
+def test_large_transfer_functions_that_are_not_finite(card, monkeypatch):
+    monkeypatch.setattr(plan_module, "WHOLE_NBYTES", 0)
+    x = random_array((12, 10), "c16", 1)
+    h = np.ones((12, 10))
+    h[7, 3] = np.inf
+    lazy = signal.fourier_filter(uploaded(x, (3, 10), count=2), uploaded(h, (5, 4), count=2))
+    with pytest.raises(ArgumentError, match="finite"):
+        lazy.persist(scheduler="sync")
+
+
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+@pytest.mark.parametrize("name", ["fftconvolve", "correlate"])
+@pytest.mark.parametrize("counts", [(1, 1), (2, 2), (2, 0), (3, 2)])
+@pytest.mark.parametrize("dtype", ["f8", "c8"])
+@pytest.mark.parametrize(
+    ("shape", "chunks", "own_shape", "own_chunks"),
+    [
+        ((24, 18), (6, 18), (21, 15), (7, 15)),
+        ((24, 18), (24, 18), (21, 15), (21, 4)),
+        ((13, 8, 10), (4, 8, 10), (12, 7, 9), (12, 3, 9)),
+        ((2000,), (300,), (1501,), (400,)),
+    ],
+)
+def test_two_long_arrays(
+    card,
+    monkeypatch,
+    shape,
+    chunks,
+    own_shape,
+    own_chunks,
+    dtype,
+    counts,
+    name,
+    mode,
+):
+    """One plan has the transforms of both; the shorter array may be in host memory (0 GPUs)."""
+    monkeypatch.setattr(convolution, "is_small", lambda plan, shape: False)
+    x = random_array(shape, dtype, 1)
+    y = random_array(own_shape, dtype, 2)
+    other = da.from_array(y, own_chunks)
+    if counts[1]:
+        other = uploaded(y, own_chunks, count=counts[1])
+    options = {} if name == "fftconvolve" else {"method": "fft"}
+    blocks = uploaded(x, chunks, count=counts[0])
+    lazy = getattr(signal, name)(blocks, other, mode=mode, **options)
+    assert one_plan(lazy).spec.factor.role == "samples"
+    on_host, _ = assembled(lazy.persist(scheduler="sync"))
+    expected = getattr(scipy.signal, name)(x, y, mode=mode, **options)
+    assert on_host.dtype == dtype
+    most = 1e-5 if dtype == "c8" else 1e-12
+    assert np.linalg.norm(on_host - expected) <= most * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("chunks", [(24, 18), (5, 18), (6, 6)])
+def test_persisted_blocks_are_no_tasks(card, chunks):
+    """Dask schedules none of the blocks that are there, and keeps what it needs of the rest."""
+    x = random_array((24, 18), "f8", 1)
+    blocks = uploaded(x, chunks)
+    lazy = fft.rfft2(blocks)
+    expected = scipy.fft.rfft2(x)
+    for array, values in (
+        (lazy, expected),
+        (lazy[2:9, 3:], expected[2:9, 3:]),
+        (fft.rfft2(blocks + 1), scipy.fft.rfft2(x + 1)),
+        (lazy * 2 + fft.rfft2(blocks), 3 * expected),
+    ):
+        on_host, _ = assembled(array.persist(scheduler="sync"))
+        np.testing.assert_allclose(on_host, values, atol=1e-10)
+    (graph,) = dask.optimize(lazy)
+    assert sum(key[0] == blocks.name for key in dict(graph.dask)) <= 1

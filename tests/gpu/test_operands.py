@@ -9,6 +9,8 @@ from devices.blocks import NEEDS_GPU
 from dask_bigfft import plan, signal
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.gpu.cuda import cupy
+from dask_bigfft.graph.layer import transforms_in
+from dask_bigfft.signal import convolution
 from dask_bigfft.testing.strategies import random_array
 
 pytestmark = NEEDS_GPU
@@ -109,11 +111,25 @@ PAIRS = [
 ]
 
 
+@pytest.mark.parametrize("is_long", [False, True])
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 @pytest.mark.parametrize("places", [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
 @pytest.mark.parametrize(("shape", "chunks", "other_shape", "other_chunks"), PAIRS)
-def test_second_arrays(shape, chunks, other_shape, other_chunks, dtype, places, mode):
+def test_second_arrays(
+    monkeypatch,
+    shape,
+    chunks,
+    other_shape,
+    other_chunks,
+    dtype,
+    places,
+    mode,
+    is_long,
+):
+    """One plan has both transforms; a long array has rounds of its own in it."""
+    if is_long:
+        monkeypatch.setattr(convolution, "is_small", lambda plan, shape: False)
     x = random_array(shape, dtype, 1)
     y = random_array(other_shape, dtype, 2)
     arrays = []
@@ -122,6 +138,8 @@ def test_second_arrays(shape, chunks, other_shape, other_chunks, dtype, places, 
     for name in ("fftconvolve", "correlate"):
         options = {} if name == "fftconvolve" else {"method": "fft"}
         result = getattr(signal, name)(*arrays, mode=mode, **options)
+        (one_plan,) = transforms_in(result).values()
+        assert one_plan.spec.factor.role == "samples" or not is_long
         values = result.compute(scheduler="threads")
         expected = getattr(scipy.signal, name)(x, y, mode=mode, **options)
         close(values, expected.astype(dtype))

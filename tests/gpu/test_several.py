@@ -4,17 +4,20 @@ import dask
 import numpy as np
 import pytest
 import scipy.fft
+import scipy.signal
 from devices.blocks import NEEDS_GPU
 from devices.crossings import RATIO, move, slabs
 from gpu.test_cupy_blocks import spread
 
-from dask_bigfft import fft, plan
+from dask_bigfft import fft, plan, signal
 from dask_bigfft.carriers.resident import ON_GPUS
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu import links
 from dask_bigfft.gpu.cuda import available, cupy
 from dask_bigfft.gpu.peers import TRANSPORTS
 from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.planner import plan as plan_module
+from dask_bigfft.signal import convolution
 from dask_bigfft.testing.gpus import Batches, several_gpus
 from dask_bigfft.testing.strategies import random_array
 
@@ -145,3 +148,82 @@ def test_whole_transforms_on_two_logical_gpus(
     with several_gpus(LogicalGpus((0, 0))):
         persisted = lazy.persist(scheduler="threads")
     check(persisted, getattr(scipy.fft, name)(x))
+
+
+#: Shapes and chunks of an array, shapes and chunks of another one.
+OPERANDS = pytest.mark.parametrize(
+    ("shape", "chunks", "own_shape", "own_chunks"),
+    [
+        ((32, 24, 20), (4, 24, 20), (30, 20, 18), (7, 20, 9)),
+        ((64, 48), (8, 48), (63, 47), (16, 47)),
+        ((1 << 14,), (1 << 11,), (10_001,), (1_000,)),
+    ],
+)
+
+
+def check_operands(
+    monkeypatch,
+    upload,
+    shape,
+    chunks,
+    own_shape,
+    own_chunks,
+):
+    """Compare filters by large arrays and products of two long arrays with NumPy and SciPy."""
+    monkeypatch.setattr(plan_module, "WHOLE_NBYTES", 16)
+    monkeypatch.setattr(convolution, "is_small", lambda plan, shape: False)
+    x = random_array(shape, "c16", 4)
+    y = random_array(own_shape, "c16", 5)
+    h = random_array(shape, "f8", 6)
+    a = upload(x, chunks)
+    for values in (h, h[:1], h[..., :1]):
+        multiplier = upload(values, tuple(map(min, own_chunks, values.shape)))
+        filtered = signal.fourier_filter(a, multiplier)
+        expected = np.fft.ifftn(np.fft.fftn(x) * values)
+        check(filtered.persist(scheduler="threads"), expected)
+    convolved = signal.fftconvolve(a, upload(y, own_chunks))
+    check(convolved.persist(scheduler="threads"), scipy.signal.fftconvolve(x, y))
+
+
+@several
+@OPERANDS
+def test_operands(
+    monkeypatch,
+    shape,
+    chunks,
+    own_shape,
+    own_chunks,
+):
+    check_operands(
+        monkeypatch,
+        spread,
+        shape,
+        chunks,
+        own_shape,
+        own_chunks,
+    )
+
+
+@OPERANDS
+def test_operands_on_two_logical_gpus(
+    monkeypatch,
+    shape,
+    chunks,
+    own_shape,
+    own_chunks,
+):
+    def upload(x, own_chunks):
+        array = spread(x, own_chunks, 1)
+        blocks = {key[1:]: getattr(block, "value", block) for key, block in array.dask.items()}
+        gpus.homes(blocks)
+        return array
+
+    with several_gpus(LogicalGpus((0, 0))) as gpus:
+        check_operands(
+            monkeypatch,
+            upload,
+            shape,
+            chunks,
+            own_shape,
+            own_chunks,
+        )

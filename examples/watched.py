@@ -7,7 +7,7 @@ from typing import NamedTuple
 import psutil
 
 #: Seconds between two looks at the process.
-EVERY = 0.02
+EVERY = 0.01
 
 
 class Watched(NamedTuple):

@@ -503,14 +503,16 @@ def welch(
         Of any chunking.
     fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis, average, chunks, \
 memory_limit, **options
-        See `csd`.
+        See `csd`. The defaults are SciPy's: segments of 256 samples that overlap by half, Hann's
+        window, the mean of each segment subtracted.
 
     Returns
     -------
     ndarray
-        Frequencies.
+        Frequencies, in the unit of `fs`.
     dask.array.Array
-        Lazy: the power spectrum, real, whole along the axis (in parts for a median).
+        Lazy: the power spectrum, real, whole along the axis (in parts for a median). By default
+        the one-sided density, in squared units of `x` per unit of `fs`.
 
     Raises
     ------

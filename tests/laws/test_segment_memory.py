@@ -5,7 +5,7 @@ from laws.peak_of_segments import of_segments
 from laws.peaks import measured
 from laws.test_memory import MIB, OBJECTS
 
-LONG = [2**24], [2**21]
+LONG = [2**23], [2**21]
 WIDE = [2048, 8192], [512, 2048]
 
 #: Shape, chunks, dtype, memory limit and options, and the least part of the forecast that is used.

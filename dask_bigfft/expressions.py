@@ -85,7 +85,8 @@ class CalculationExpression:
     """Array that dask's own graph makes from arrays of another library, its further operands.
 
     A calculation has the `array` of dask, its `prefix` of names, and its `tasks`, given the name of
-    the result and those of the sources. It may have `rows`, by which a slice of the result is made.
+    the result and those of the sources. One with a single source may have `rows`, by which a slice
+    of the result is made.
     """
 
     _parameters = ["calculation"]  # noqa: RUF012 (the base class has it so)

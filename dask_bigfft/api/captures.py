@@ -42,8 +42,8 @@ from dask_bigfft.transforms.spec import FactorSpec, TransformSpec
 #: Keywords of a transform that an operator takes, too.
 SHARED_KEYWORDS = ("memory_limit", "kernel", "device", "device_memory_limit", "verify", "planner")
 
-#: Names of forward transforms by their kind and the sign of the exponent.
-FORWARD_NAMES = {
+#: Names of the transforms whose spectra are captured, by kind and sign of the exponent.
+CAPTURED_NAMES = {
     ("c2c", -1): "fftn",
     ("c2c", +1): "ifftn",
     ("r2c", -1): "rfftn",
@@ -286,7 +286,7 @@ def _operator(
     try:
         plan = make_plan(
             source,
-            FORWARD_NAMES[spec.kind, spec.sign],
+            CAPTURED_NAMES[spec.kind, spec.sign],
             spec.lengths,
             spec.axes,
             NORMS[inverse.spec.scale],

@@ -437,7 +437,8 @@ def run_block_of_file(
 ) -> Array:
     """Return a block read from its file, or before the first round from an array, after its round.
 
-    `stored` is the handle of the block's group, or the stored array; see `ScratchPlace`.
+    `stored` is the handle of the block's group, or the stored array; see `ScratchPlace`. The task
+    passes its inputs by `block_task`, which also returns a receipt where the block is recorded.
     """
     read = _read if isinstance(stored, Written) else _read_rows
     return run.finish(

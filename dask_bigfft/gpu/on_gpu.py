@@ -381,8 +381,9 @@ def waved_on_gpu(
 
     `CosineSum` has a product of two shifted indices in its exponent. An FFT of a whole period does
     the product of the indices themselves. What the shifts add depends on one index each: on the
-    input's, or on the output's (`out`), of which the real part is returned. Other parameters are
-    those of `twiddle.ends_scaled`.
+    input's, or on the output's (`out`): the block is real before the FFT, and complex after it, of
+    which the real part is returned. The phases are those of the formula in `CosineSum`. Other
+    parameters are those of `twiddle.ends_scaled`.
     """
     from dask_bigfft.gpu.cupy_gpu import compute  # imports numba
 

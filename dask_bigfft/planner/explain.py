@@ -357,7 +357,10 @@ def _length_texts(plan: Plan) -> list[str]:
 
 
 def _offset_texts(plan: Plan) -> list[str]:
-    """Return the first elements of axes that are stored shifted, but for those of bands."""
+    """Return a sentence on each side, input or result, whose axes are stored shifted.
+
+    It names the first element of each such axis, but for those of bands.
+    """
     texts = []
     spec = plan.spec
     for side, layout in (("input", plan.source), ("result", plan.result)):

@@ -117,8 +117,10 @@ def _work_nbytes(
 ) -> int:
     """Return the bytes that a task takes beside its block and the result of its round.
 
-    They are those of tiles, or of copies of a block that is not cut. The spectrum of a small kernel
-    is computed for a tile. Between its steps are arrays as large as the kernel or the tile.
+    They are those of tiles, or of copies of a block that is not cut; a block without copies counts
+    as its tiles. Rows of tiles in memory are padded, by up to a quarter; those on disk are not. The
+    spectrum of a small kernel is computed for a tile. Between its steps are arrays as large as the
+    kernel or the tile.
 
     Parameters
     ----------
@@ -130,7 +132,7 @@ def _work_nbytes(
         Way of the block through the round; the default is the one of the cost model.
     """
     block = stage.exchange.block_nbytes
-    padded = block if plan.storage == "disk" else block * 5 // 4  # by the rows of tiles
+    padded = block if plan.storage == "disk" else block * 5 // 4  # rows of tiles are padded
     tiles = min(padded, _tiles_nbytes(plan))
     round_ = stage.round_
     if round_ is None:

@@ -347,10 +347,10 @@ def _sliced(
     choice: SliceArguments,
     axis: int,
 ) -> da.Array:
-    """Return the samples of the slices of an array, from the first of the first slice on.
+    """Return the samples of an array from which slices are cut, from the first slice's first on.
 
-    Slices that stick out of the array are padded as SciPy does: an array that is cropped at the
-    last slice is continued from there.
+    Samples outside of the array are made by padding as SciPy makes them: where the slices end
+    before the array, it is cropped there first, so that reflections are those of what is left.
     """
     n = a.shape[axis]
     least = transform.m_num - transform.m_num_mid

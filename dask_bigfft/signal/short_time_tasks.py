@@ -148,6 +148,8 @@ class SpectraOfSlices:
         Of the samples that are transformed, and of the result.
     tile_samples : int
         Samples of the slices that are transformed at a time, at least one slice.
+    summed : bool
+        True if the results of all slices are added up.
     """
 
     fft: SliceFFT
@@ -170,9 +172,10 @@ class SpectraOfSlices:
         return self.fft.nfft
 
     def of_tile(self, tiles: list[Array]) -> Array:
-        """Return the spectra of slices along the last axis of one or two arrays.
+        """Return the spectra of slices along the last axis of one or two arrays, or their products.
 
-        The result has slices along the second-last axis and frequencies along the last.
+        Without `squared` it is the spectrum of the first array. The result has slices along the
+        second-last axis and frequencies along the last.
         """
         spectra = []
         for tile in tiles:

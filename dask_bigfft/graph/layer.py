@@ -469,7 +469,7 @@ class Origin:
 
 
 def origin(x: da.Array) -> Origin | None:
-    """Return the origin of a lazy array, if a plan made it; otherwise None."""
+    """Return the origin of a lazy array that is the result of a plan itself; otherwise None."""
     source_and_recipe = recipe_of(x)
     if source_and_recipe is not None:
         source, recipe = source_and_recipe

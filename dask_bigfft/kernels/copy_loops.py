@@ -419,8 +419,9 @@ def _clip(  # type: ignore[no-untyped-def]
 ):
     """Crop a row to a tile in place; return False if nothing is left.
 
-    `HEAD` of `copies` has the entries of a row. The tile has the places `low` to `high` along its
-    dimension, and the target begins at the place `origin`.
+    `HEAD` of `copies` has the entries of a row: addresses in bytes, and strides in values, which
+    have the sizes in bytes `source_size` and `target_size`. The tile has the places `low` to `high`
+    along its dimension, and the target begins at the place `origin`.
     """
     along = row[2]  # the row's dimension along the tiled one, -1 if it has none
     first = row[3]

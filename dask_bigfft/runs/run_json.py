@@ -213,11 +213,12 @@ def remove_damaged_files(
     target: Target,
     plan: Plan,
     recorded: Mapping[Block, Any],
-    synced: bool = False,
+    compares_synced: bool = False,
 ) -> list[Block]:
     """Delete files that do not hold a block as recorded, and return the recorded blocks of these.
 
-    Checksums of files that were synced before their record are compared only if `synced` is true.
+    Checksums of files that were synced before their record are compared only if `compares_synced`
+    is true.
     Files without a record are deleted, too, because they may be incomplete: Zarr would read the
     index of an existing shard before it rewrites the shard.
     """
@@ -228,7 +229,7 @@ def remove_damaged_files(
             target,
             block,
             recorded[block],
-            synced,
+            compares_synced,
         ):
             continue
         target.chunk_file(block).unlink(missing_ok=True)
@@ -245,13 +246,13 @@ def _is_whole(
     target: Target,
     block: Block,
     file: Mapping[str, Any],
-    synced: bool,
+    compares_synced: bool,
 ) -> bool:
     """Return True if the file of a block is as it was stored."""
     path = target.chunk_file(block)
     if not path.is_file() or path.stat().st_size != file["nbytes"]:
         return False
-    if file["synced"] and not synced:
+    if file["synced"] and not compares_synced:
         return True
     try:
         return checksum(np.ascontiguousarray(target.read(block))) == int(file["checksum"])

@@ -242,10 +242,10 @@ class ShortTimeRun:
         return complex_dtype
 
     def first_changed(self, samples: int) -> int:
-        """Return the first column that differs from that of the record when it was shorter.
+        """Return a column before which all are those of the record when it was shorter.
 
-        It is an earlier one if the padding behind the record needs the samples of its slice: those
-        before the first slice that is asked for are not read.
+        It is the first one that differs, or an earlier one if the padding behind the record needs
+        the samples of its slice: those before the first slice that is asked for are not read.
 
         Parameters
         ----------

@@ -382,7 +382,10 @@ def _mean(spectra: Any, call: SegmentCall) -> Any:
 
 
 def _median(spectra: Any, call: SegmentCall) -> Any:
-    """Return the median over segments, in as many chunks of frequencies as the input of samples."""
+    """Return the median over segments, in as many chunks of frequencies as the plan has of samples.
+
+    The plan has joined chunks that are shorter than a segment.
+    """
     plan = call.plan
     dtype = np.dtype(plan.out_dtype)
     frequencies = even_chunks(plan.frequencies, len(plan.chunks[plan.axis]))

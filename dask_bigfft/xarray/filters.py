@@ -960,7 +960,8 @@ def pad(
     -------
     xarray.DataArray or xarray.Dataset
         Lazy if the array is. Coordinates have the attribute ``pad_width`` for `unpad`; others along
-        `dim` are dropped.
+        `dim` are dropped. A dimension without a coordinate gets none, so that `unpad` needs the
+        width.
 
     Raises
     ------
@@ -1021,7 +1022,8 @@ def unpad(array: xr.DataArray, dim: Dims = None, *, width: Any = None) -> xr.Dat
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
-    dims = parse_dims(array, dim, lambda name: width is not None or _is_padded(array, name))
+    padded = [name for name in array.dims if _is_padded(array, name)]
+    dims = parse_dims(array, dim, lambda name: width is not None or not padded or name in padded)
     if width is None:
         width = _widths_of_pad(array, dims)
     widths = _parse_width(width, dims)

@@ -38,7 +38,7 @@ from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.events import emit
 from dask_bigfft.exchange import folders
 from dask_bigfft.exchange.folders import LIFE, PREFIX, run_of
-from dask_bigfft.files import File, Underway, explained, opened, rounded_up
+from dask_bigfft.files import LEAST, File, Underway, explained, opened, rounded_up
 from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.system import lock, preallocate
 
@@ -310,7 +310,8 @@ class Scratch:
         data = shard.reshape(-1).view(np.uint8)
         values = data if nbytes is None else data[:nbytes]
         data[len(values) :] = 0
-        with opened_file(path, os.O_RDWR | os.O_CREAT) as file:
+        is_large = len(data) >= LEAST  # no smaller one is written directly
+        with opened_file(path, os.O_RDWR | os.O_CREAT, direct=is_large) as file:
             reserve(file.handle, path, total)
             with named(path, total, len(data)):
                 file.write(data, begin)

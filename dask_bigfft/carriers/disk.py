@@ -352,8 +352,9 @@ class DiskRun(PlanRun):
     def recorded(self, number: int, block: Block) -> tuple[Any] | None:
         """Return the recorded result of the task of a block, in a tuple, or None.
 
-        `number` is the exchange from which the task gathers, -1 for source blocks. From the first
-        call on this worker keeps the files for the others, too.
+        The result of a block that is stored already is None, in a tuple. `number` is the exchange
+        from which the task gathers, -1 for source blocks. From the first call on this worker keeps
+        the files for the others, too.
         """
         hold(self.scratch, self.key)
         following = number + 1

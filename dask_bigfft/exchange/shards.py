@@ -341,7 +341,8 @@ class Product:
         """Return the copies into one target block, with starts and strides in bytes.
 
         `sources` are starts and strides of the copies in the sources. `dim` is the dimension along
-        which the target is cut into tiles, None if it is not cut.
+        which the target is cut into tiles, None if it is not cut; the starts of copies along it are
+        `Segments.firsts`, and not part of the target's starts.
         """
         source_starts, source_steps = sources
         starts, steps = self.in_target(target_strides)

@@ -311,7 +311,19 @@ class _At:
 
 @dataclass
 class _Plan:
-    """Plan of cuFFT, the size and address of its work area, and its device memory."""
+    """Plan of cuFFT.
+
+    Parameters
+    ----------
+    raw
+        The plan of CuPy.
+    need : int
+        Bytes of its work area.
+    taken : int
+        Bytes of device memory that the plan itself takes.
+    work : int
+        Address of its work area; 0 if it has none yet.
+    """
 
     raw: Any
     need: int
@@ -479,7 +491,7 @@ def _planned(batch: Batch) -> _Plan:
     owner = object()
 
     def allocate(size: int) -> Any:
-        """Record the size that is requested, without allocation."""
+        """Record the size that is requested, without allocation; the address is not used."""
         nonlocal requested
         requested = max(requested, size)
         memory = cuda.memory.UnownedMemory(256, size, owner)

@@ -152,14 +152,16 @@ def _before(step: Step, dim: int) -> Array:
     return weights
 
 
-def split(shape: tuple[int, ...], twiddled: frozenset[int]) -> int:
+def first_dim_of_lines(shape: tuple[int, ...], twiddled: frozenset[int]) -> int:
     """Return the first of the dimensions that form the lines of a tile.
 
-    Twiddles are multiplied with the weights of lines, or of places for the last dimension.
+    Lines take in dimensions from the last one on until they have `LINE` values. A dimension with
+    twiddles is the first of the lines if they have one place otherwise, and is none of them else,
+    since twiddles are multiplied with the weights of lines, or of places for the last dimension.
 
-    >>> split((4, 256, 256), frozenset()), split((4, 100, 8), frozenset())
+    >>> first_dim_of_lines((4, 256, 256), frozenset()), first_dim_of_lines((4, 100, 8), frozenset())
     (2, 1)
-    >>> split((4, 256, 2), frozenset({1})), split((9, 8), frozenset({1}))
+    >>> first_dim_of_lines((4, 256, 2), frozenset({1})), first_dim_of_lines((9, 8), frozenset({1}))
     (2, 1)
     """
     first = len(shape)
@@ -305,7 +307,8 @@ def _sum_of_twiddled(  # type: ignore[no-untyped-def]
 ):
     """Write both parts of the weighted sum of twiddled lines, and their energy, to `out`.
 
-    Rows have the weights `a`. The twiddles of row o have the other index rest[o % len(rest)], and
+    `x` has the real and imaginary parts of a line in each row, by turns. Rows have the weights `a`.
+    The twiddles of row o have the other index rest[o % len(rest)], and
     are looked up in two tables, `coarse` and `fine`, with `shift` and `mask` (`PhaseTable`). `work`
     has memory for weights of both parts.
 
@@ -650,7 +653,7 @@ class RoundSums:
         key = (values.shape, values.dtype, inward)
         if key not in self._weights_of:
             twiddled = frozenset[int]() if inward else self.facts.twiddled
-            first = split(values.shape, twiddled)
+            first = first_dim_of_lines(values.shape, twiddled)
             weights = weights_of(
                 values.shape,
                 values.dtype,

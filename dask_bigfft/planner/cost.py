@@ -68,11 +68,12 @@ def forecast(plan: Plan, model: Model | None = None) -> Forecast:
     factor_plans = _factor_plans(plan)
     stages = enumerate(plan.forecast_stages, 1)
     rounds = tuple(model.stage(stage, number) for number, stage in stages)
-    start = plan.machine.profile.start
+    seconds = plan.machine.profile.start + merging(plan).seconds
+    seconds += sum(round_.seconds for round_ in rounds)
     flops = _flops_of_rounds(plan, model)
     for factor_plan in factor_plans:
         factor_model = model_of(factor_plan)
-        start += sum(factor_model.stage(stage).seconds for stage in factor_plan.forecast_stages)
+        seconds += sum(factor_model.stage(stage).seconds for stage in factor_plan.forecast_stages)
         flops += _flops_of_rounds(factor_plan, factor_model)
     return Forecast(
         bytes_exchanged=exchanged_bytes(plan),
@@ -80,7 +81,7 @@ def forecast(plan: Plan, model: Model | None = None) -> Forecast:
         scratch=scratch_bytes(plan),
         tasks=task_count(plan),
         flops=flops,
-        seconds=start + merging(plan).seconds + sum(round_.seconds for round_ in rounds),
+        seconds=seconds,
         rounds=rounds,
     )
 

@@ -122,7 +122,7 @@ def tile_plans(
         Whether the round must work in the memory of the block.
     """
     limits = TileLimits(nbytes).tuned(settings)
-    # The round at once, then without the wanted order, then an axis at a time.
+    # The round at once, then without the wanted order, then real FFTs in rounds of their own.
     ways = [((round_,), order), ((round_,), ()), (apart(round_), ())]
     for rounds, written in dict.fromkeys(ways):
         requests = [_largest_request(part, dtype) for part in rounds]

@@ -180,7 +180,7 @@ def reads_rows(
 def is_split(before: Layout, after: Layout) -> bool:
     """Return whether each block after an exchange is a part of one block before it.
 
-    Only even cuts are recognised.
+    Any cuts of an axis with one group and the same digits are recognised, else only even cuts.
     """
     return all(map(_is_split, before.axes, after.axes))
 

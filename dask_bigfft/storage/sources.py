@@ -175,9 +175,10 @@ class Reader:
         return tuple(map(str, names)) if has_unique_names else ()
 
     def fill(self, region: tuple[slice, ...], out: Array) -> None:
-        """Read a region into an array of its shape. The caller counts the read.
+        """Read a region into an array of its shape and any dtype. The caller counts the read.
 
-        Chunks are decoded a few at a time, as plans forecast.
+        Rows of numbers that are stored as they are go straight into the array. Other values are
+        decoded a few chunks at a time, as plans forecast.
         """
         reads_rows = self.plain is not None or self.unit is None
         in_place = out.dtype == self.dtype == self.stored.dtype

@@ -127,18 +127,21 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
         "Arrays with holes",
         "Of the array 30 % are missing. From Zarr to Zarr, in a memory cgroup of 1 GiB, the bound "
         "is the time of 2 plain filters by one plan each for a masked convolution, and of 20 for "
-        "20 iterations of filling. In memory, against `astropy.convolution.convolve_fft`, warm.",
+        "20 iterations of filling. In memory, against `astropy.convolution.convolve_fft`, warm. At "
+        "scale 1 the stored array has 8 GiB and the array in memory 64 MiB; a smaller scale has "
+        "that part of the elements and a smaller memory limit. The kernel has 65 samples along "
+        "each axis at all scales, so that its padding is a larger part of a smaller array.",
         {
             "stored": (
                 "From Zarr to Zarr",
                 "name=function and array | seconds=time, s | plain=plain filter, s | "
                 "count=filters of the bound | over_bound=time / bound | peak_gib=peak, GiB | "
-                "limit_gib=limit, GiB",
+                "forecast_gib=forecast, GiB | limit_gib=limit, GiB | error=largest error",
             ),
             "memory": (
                 "In memory",
                 "name=array | ours=ours, s | astropy=astropy, s | first=first call of ours, s | "
-                "astropy / ours | peak_gib=peak of ours, GiB",
+                "astropy / ours | peak_gib=peak of ours, GiB | error=largest error",
             ),
         },
     ),
@@ -146,14 +149,16 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
         "Short-time transforms, from Zarr to Zarr",
         "Slices of 1,024 samples every 512 of a record in single precision. The floor is the "
         "larger one of two times: a plain copy of the bytes read and written, and the same in "
-        "memory. By hand: `dask.array.overlap` and SciPy's FFT.",
+        "memory. By hand: `dask.array.overlap` and SciPy's FFT. At scale 1 the record has 4 GiB; a "
+        "smaller scale has a shorter record and a memory limit that is smaller by as much.",
         {
             "problems": (
                 "Problems",
                 "name=record | seconds.run=`run()`, s | seconds.copy=copy, s | seconds.memory=in "
                 "memory, s | seconds.by hand=by hand, s | over_floor=`run()` / floor | "
-                "by hand / run=by hand / `run()` | peak_gib=peak, GiB | peak_by_hand_gib=peak by "
-                "hand, GiB",
+                "by hand / run=by hand / `run()` | peak_gib=peak, GiB | forecast_gib=forecast, "
+                "GiB | limit_gib=limit, GiB | peak_by_hand_gib=peak by hand, GiB | error=largest "
+                "error",
             )
         },
     ),

@@ -5,7 +5,8 @@ result has twice as many bytes. Runs have a memory cgroup of 1 GiB where one can
 and write without compression. Four contestants take turns in processes of their own: `run()`, a
 plain copy of the bytes that it reads and writes, the same transform of a part of the record in
 memory, whose time is scaled to all of it, and `dask.array.overlap` with SciPy's FFT by hand. The
-larger one of the second and the third is the floor. The temporary folder needs about 13 GiB.
+larger one of the second and the third is the floor. The temporary folder needs about 13 GiB. A
+``--scale`` below 1 scales the record and the memory limit of `run()`, but not the group.
 """
 
 import dataclasses
@@ -81,9 +82,25 @@ def check(source: Any, result: Any, first_sample: int) -> dict[str, Any]:
 # --- contestants ----------------------------------------------------------------------------
 
 
-def by_run(problem: Problem, task: Task, memory_limit: int) -> int:
-    """Store the transform by `run`; return the sample at which the first column begins."""
-    dask_bigfft.run(
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A stored transform.
+
+    Parameters
+    ----------
+    first_sample : int
+        Sample at which the first column begins.
+    forecast : int or None
+        Forecast of the peak memory in bytes, None without one.
+    """
+
+    first_sample: int
+    forecast: int | None
+
+
+def by_run(problem: Problem, task: Task, memory_limit: int) -> Stored:
+    """Store the transform by `run`."""
+    done = dask_bigfft.run(
         source_path(problem, task),
         task.folder / "result.zarr",
         "stft",
@@ -95,7 +112,8 @@ def by_run(problem: Problem, task: Task, memory_limit: int) -> int:
         memory_limit=memory_limit,
     )
     transform = scipy.signal.ShortTimeFFT(window(), HOP, 1.0)
-    return int(transform.p_min * HOP - transform.m_num_mid)
+    first_sample = int(transform.p_min * HOP - transform.m_num_mid)
+    return Stored(first_sample, done.plan.expected.peak_host)
 
 
 def spectra_by_hand(block: np.ndarray) -> np.ndarray:
@@ -106,7 +124,7 @@ def spectra_by_hand(block: np.ndarray) -> np.ndarray:
     return scipy.fft.rfft(slices * window(), axis=-1).T
 
 
-def by_hand(problem: Problem, task: Task, memory_limit: int) -> int:
+def by_hand(problem: Problem, task: Task, memory_limit: int) -> Stored:
     """Store the transform as one would write it with `dask.array.overlap`."""
     import zarr
 
@@ -130,10 +148,10 @@ def by_hand(problem: Problem, task: Task, memory_limit: int) -> int:
         compressors=None,
     )
     da.store(spectra, stored, lock=False)
-    return 0
+    return Stored(0, None)
 
 
-STORED: dict[str, Callable[[Problem, Task, int], int]] = {"run": by_run, "by hand": by_hand}
+STORED: dict[str, Callable[[Problem, Task, int], Stored]] = {"run": by_run, "by hand": by_hand}
 
 
 def stored(name: str, fields: dict[str, Any], problem_name: str) -> dict[str, Any]:
@@ -149,17 +167,18 @@ def stored(name: str, fields: dict[str, Any], problem_name: str) -> dict[str, An
     write_source(small, warm)
     STORED[name](small, warm, LIMIT)
     shutil.rmtree(warm.folder)
-    memory_limit = int(0.75 * (LIMIT - problems.status("RssAnon")))
+    memory_limit = int(0.75 * (LIMIT - problems.status("RssAnon")) * min(1.0, task.scale))
     drop_cache(source_path(problem, task))
 
-    def work() -> int:
+    def work() -> Stored:
         return STORED[name](problem, task, memory_limit)
 
-    seconds, (peak, first_sample) = problems.seconds_of(lambda: problems.peak_of(work))
+    seconds, (peak, transform) = problems.seconds_of(lambda: problems.peak_of(work))
     source = zarr.open_array(str(source_path(problem, task)), mode="r")
     result = zarr.open_array(str(target), mode="r")
-    answer = {"seconds": seconds, "peak": peak, "written": int(result.nbytes)}
-    answer |= check(source, result, first_sample)
+    answer: dict[str, Any] = {"seconds": seconds, "peak": peak, "written": int(result.nbytes)}
+    answer |= {"limit": memory_limit, "forecast": transform.forecast}
+    answer |= check(source, result, transform.first_sample)
     shutil.rmtree(target)
     return answer
 
@@ -228,6 +247,8 @@ def measured(name: str, task: Task, repeat: int) -> dict[str, Any]:
         "over_floor": core.ratio(seconds["run"], floors),
         "by hand / run": core.ratio(seconds["by hand"], seconds["run"]),
         "peak_gib": max(answer["peak"] for answer in runs) / GIB,
+        "forecast_gib": max(answer["forecast"] for answer in runs) / GIB,
+        "limit_gib": runs[0]["limit"] / GIB,
         "peak_by_hand_gib": max(answer["peak"] for answer in answers["by hand"]) / GIB,
         "written_mib": runs[0]["written"] / MIB,
         "cgroup": runs[0]["cgroup"],

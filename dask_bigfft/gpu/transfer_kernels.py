@@ -342,23 +342,26 @@ def _value_statements(value_type: str, ndim: int, middle_axes: Sequence[int]) ->
         if axis in middle_axes:
             index = f"(a{axis} ? n{axis} : i{axis})"
         places.append(f"(long long){index} * v{axis}")
-    count = " * ".join(f"c{axis}" for axis in middle_axes)
     check = "isfinite(value.x) && isfinite(value.y)" if is_complex else "isfinite(value)"
-    add = "h.x += value.x; h.y += value.y;" if is_complex else "h += value;"
-    mean = ""
-    if middle_axes:
-        mean = f"if ({count} > 1) "
-        mean += f"{{ h.x /= {count}; h.y /= {count}; }}" if is_complex else f"h /= {count};"
+    share: list[str] = []
+    weight = ""
+    if middle_axes:  # shares are added, because the sum of large values may overflow
+        count = " * ".join(f"c{axis}" for axis in middle_axes)
+        share.append(f"        const double share = 1.0 / ({count});")
+        weight = " * share"
+    add = f"h += value{weight};"
+    if is_complex:
+        add = f"h.x += value.x{weight}; h.y += value.y{weight};"
     lines = [
         "        double2 h; h.x = 0; h.y = 0;" if is_complex else "        double h = 0;",
         *counts,
+        *share,
         *loops,
         "        {",
         f"            const {value_type} value = values[{' + '.join(places)}];",
         f"            is_wrong |= !({check});",
         f"            {add}",
         "        }",
-        f"        {mean}",
     ]
     return "\n".join(lines)
 

@@ -124,6 +124,8 @@ class Window:
         Lengths n1 and n2 of the inputs.
     start, count : int
         First sample and number of samples of the window.
+    is_cyclic : bool
+        Whether the first input goes on periodically, so that the window is one period.
     """
 
     axis: int
@@ -131,6 +133,7 @@ class Window:
     second: int
     start: int
     count: int
+    is_cyclic: bool = False
 
     @property
     def least(self) -> int:
@@ -142,6 +145,22 @@ class Window:
             self.first,
             self.second,
         )
+
+
+def cyclic_window(axis: int, first: int, second: int) -> Window:
+    """Return the window of a period, as long as the first input, from the middle of the second one.
+
+    >>> cyclic_window(0, 100, 9).start
+    4
+    """
+    return Window(
+        axis,
+        first,
+        second,
+        start=second // 2,
+        count=first,
+        is_cyclic=True,
+    )
 
 
 def window(

@@ -44,6 +44,7 @@ from dask_bigfft.signal.arguments import (
     Mode,
     SignalOptions,
     Window,
+    cyclic_window,
     fast_length,
     parse_inputs,
     parse_signal_options,
@@ -261,6 +262,7 @@ def planned_convolution(
     mode: Mode,
     options: SignalOptions,
     writing: ResultWriting,
+    is_cyclic: bool = False,
 ) -> PlannedProduct | None:
     """Return the product that `convolve` computes by one plan; None if it works in another way.
 
@@ -270,6 +272,9 @@ def planned_convolution(
         Arguments of `convolve`.
     writing : ResultWriting
         Memory that a task takes beside a block of the result.
+    is_cyclic : bool
+        Whether `in1` goes on periodically; then `in2`, which is not longer, has its middle at place
+        n // 2, and the result the shape of `in1`.
 
     Raises
     ------
@@ -283,6 +288,9 @@ def planned_convolution(
         None,
         strict=True,
     )
+    if is_cyclic:
+        windows = [cyclic_window(w.axis, w.first, w.second) for w in inputs.windows]
+        inputs = replace(inputs, windows=tuple(windows))
     if not inputs.windows or _method(inputs, options) != "fft":
         return None
     try:
@@ -446,7 +454,7 @@ def _padded_transforms(a: da.Array, windows: Sequence[Window], real: bool) -> Tr
     lengths = []
     for w in windows:
         is_cut = has_one_axis and a.numblocks[w.axis] > 1
-        lengths.append(fast_length(w.least, is_cut, real))
+        lengths.append(w.first if w.is_cyclic else fast_length(w.least, is_cut, real))
     return Transforms(tuple(w.axis for w in windows), tuple(lengths), real)
 
 

@@ -24,6 +24,7 @@ from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import with_own_tasks
 from dask_bigfft.errors import (
     ArgumentTypeError,
+    MemoryLimitError,
     parse_as,
     parse_choice,
     parse_flag,
@@ -302,34 +303,43 @@ def _convolved(
         True if the result has to be in one chunk along the first axis.
     """
     widths = [(0, 1 - n % 2) for n in kernel.shape]  # the middle of an odd length
-    centred = np.pad(kernel, widths).astype(x.dtype)
-    like = np.asarray(centred, like=x._meta)
-    source = x
-    mode: Mode = "same"
-    if boundary == "wrap":
-        halo = [(n // 2, n // 2) for n in centred.shape]
-        source = da.pad(x, halo, mode="wrap")
-        mode = "valid"
-        if options.get("chunks") is None:
-            options = {**options, "chunks": x.chunks}
-    planned = planned_convolution(
-        source,
-        like,
-        mode,
-        options,
-        BESIDE_RESULT,
-    )
+    centred = np.pad(kernel, widths)
+    is_cyclic = boundary == "wrap"
+    if is_cyclic and options.get("chunks") is None:
+        options = {**options, "chunks": x.chunks}
+    samples = kernel if is_cyclic else centred
+    like = np.asarray(samples.astype(x.dtype), like=x._meta)
+    planned = None
+    try:
+        planned = planned_convolution(
+            x,
+            like,
+            "same",
+            options,
+            BESIDE_RESULT,
+            is_cyclic=is_cyclic,
+        )
+    except MemoryLimitError:
+        if not is_cyclic:
+            raise
     if planned is None:
+        source = x
+        mode: Mode = "same"
+        if is_cyclic:
+            source = da.pad(x, [(n // 2, n // 2) for n in centred.shape], mode="wrap")
+            mode = "valid"
+        like = np.asarray(centred.astype(x.dtype), like=x._meta)
         convolution: Any = convolve(source, like, mode=mode, **options)
         return convolution.rechunk({0: -1}) if has_layers else convolution, None
     if has_layers and len(planned.plan.chunks[0]) > 1:
         options = {**options, "chunks": x.chunks}
         planned = planned_convolution(
-            source,
+            x,
             like,
-            mode,
+            "same",
             options,
             BESIDE_RESULT,
+            is_cyclic=is_cyclic,
         )
         assert planned is not None
     return planned.result(), planned.plan.expected.peak_host
@@ -391,6 +401,10 @@ def convolve_masked(
     is one plan that keeps to `memory_limit`. For a kernel that is longer than `x` there are several
     plans, each of which keeps to it. If memory is too small for `x`, the tasks that make it run
     again for ``preserve_nan=True``, whose result has the chunks of `x` by default.
+
+    For ``boundary="wrap"`` the transforms are as long as `x`. Lengths with large prime factors
+    along cut axes take more time and memory than others. If it is more than the limit, `x` gets a
+    halo, which no forecast counts.
 
     See Also
     --------

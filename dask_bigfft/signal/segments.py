@@ -157,8 +157,8 @@ def _keywords(arguments: SegmentArguments, n: int, real: bool) -> dict[str, Any]
         is_named = isinstance(window, str | tuple)
         nperseg = min(256 if is_named else np.size(window) or 256, n)
     nperseg = parse_count("nperseg", nperseg)
-    if nperseg > max(n, 1):
-        allowed = f"an integer of at most {max(n, 1)}, the length of axis {arguments.axis}"
+    if nperseg > n:
+        allowed = f"an integer of at most {n}, the length of axis {arguments.axis}"
         raise_invalid("nperseg", nperseg, allowed)
     noverlap = nperseg // 2 if arguments.noverlap is None else arguments.noverlap
     noverlap = parse_count(
@@ -248,6 +248,9 @@ def parse_average(
     if arrays[0] is arrays[-1]:
         arrays = arrays[:1]
     arrays = tuple(map(without_empty, arrays))
+    if arrays[0].shape[axis] == 0:
+        need = f"at least one sample along axis {axis}"
+        raise_invalid("x", f"shape {arrays[0].shape}", need)
     real = all(a.dtype.kind != "c" for a in arrays)
     keywords = _keywords(arguments, arrays[0].shape[axis], real)
     nperseg = keywords["nperseg"]

@@ -7,7 +7,7 @@ frequencies does not matter for this, so the spectrum stays in transposed order.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
 
 import dask.array as da
@@ -17,7 +17,13 @@ from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import applied, by_block
 from dask_bigfft.api.kinds import keeps_kind, keeps_rows
 from dask_bigfft.arrays import Array
-from dask_bigfft.errors import parse_as, parse_choice, parse_flag, raise_invalid
+from dask_bigfft.errors import (
+    ArgumentTypeError,
+    parse_as,
+    parse_choice,
+    parse_flag,
+    raise_invalid,
+)
 from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.signal.arguments import (
     Axes,
@@ -122,7 +128,6 @@ def _crossed(
     return squared
 
 
-@keeps_rows("mask")
 def power_spectrum(
     x: Any,
     axes: Axes = None,
@@ -151,8 +156,9 @@ def power_spectrum(
     mask : array-like, optional
         Booleans that broadcast against `x`, True where values are missing. They count as 0, and the
         spectrum is divided by the part of the values along the axes that are known: its sum is
-        their mean square. The spectrum is still convolved with that of the mask, so that sharp
-        lines have side lobes. Where no value is known it is NaN.
+        their mean square, and its expected value for white noise is the same as without a mask. The
+        spectrum is still convolved with that of the mask, so that sharp lines have side lobes.
+        Where no value is known it is NaN.
     **options
         `chunks` of the result, `memory_limit`, `kernel`, `device`, `device_memory_limit`, `verify`
         and `planner`, as transforms in `fft` take them.
@@ -178,6 +184,39 @@ def power_spectrum(
     >>> power_spectrum([1.0, -1.0, 1.0, -1.0], scaling="spectrum").compute()
     array([0., 0., 1.])
     """
+    _refuse_of_xarray(options, "power_spectrum")
+    return windowed_power_spectrum(
+        x,
+        axes,
+        d=d,
+        scaling=scaling,
+        onesided=onesided,
+        mask=mask,
+        **options,
+    )
+
+
+@keeps_rows("mask")
+def windowed_power_spectrum(
+    x: Any,
+    axes: Axes = None,
+    windows: Sequence[Array] = (),
+    *,
+    d: Spacing = 1.0,
+    scaling: Scaling = "density",
+    onesided: bool = True,
+    mask: Any = None,
+    **options: Unpack[SignalOptions],
+) -> da.Array:
+    """Return the power spectrum of an array that has been multiplied by windows.
+
+    Parameters
+    ----------
+    x, axes, d, scaling, onesided, mask, **options
+        See `power_spectrum`.
+    windows : sequence of ndarray
+        Window along each of the axes, by whose squares known values are weighted; none by default.
+    """
     array = parse_array(x, "fft")
     missing = None if mask is None else parse_mask(mask, array)
     power = _spectrum(
@@ -188,7 +227,25 @@ def power_spectrum(
         onesided,
         options,
     )
-    return _power_of_known(power, missing, several_axes(axes, array.ndim))
+    return _power_of_known(
+        power,
+        missing,
+        several_axes(axes, array.ndim),
+        windows,
+    )
+
+
+def _refuse_of_xarray(options: Mapping[str, Any], function: str) -> None:
+    """Raise an error for a keyword that only the function of xarray's objects has."""
+    for name in ("detrend", "window", "window_correction", "shift", "real_dim", "dim"):
+        if name in options:
+            allowed = f"an array of xarray, whose `.bigfft.{function}` has this keyword"
+            raise_invalid(
+                name,
+                options[name],
+                allowed,
+                kind=ArgumentTypeError,
+            )
 
 
 def _with_zeros(array: Any, missing: Any) -> Any:
@@ -203,19 +260,55 @@ def _with_zeros(array: Any, missing: Any) -> Any:
     )
 
 
-def _power_of_known(power: da.Array, missing: Any, along: tuple[int, ...]) -> da.Array:
-    """Return a power divided by the part of the values along some axes that is not missing."""
+def _power_of_known(
+    power: da.Array,
+    missing: Any,
+    along: tuple[int, ...],
+    windows: Sequence[Array],
+) -> da.Array:
+    """Return a power divided by the weight of the values along some axes that are not missing.
+
+    Parameters
+    ----------
+    power, missing : dask.array.Array
+        The power, and True where values are missing. None stands for no missing values.
+    along : tuple of int
+        The axes.
+    windows : sequence of ndarray
+        Window along each of the axes, or none.
+    """
     if missing is None:
         return power
+    squares = [np.square(window) for window in windows]
+    weights = []
+    for axis, square in zip(along, squares, strict=False):  # no squares without windows
+        shape = [1] * missing.ndim
+        shape[axis] = len(square)
+        chunks: list[Any] = [1] * missing.ndim
+        chunks[axis] = missing.chunks[axis]
+        weights.append(da.from_array(square.reshape(shape), tuple(chunks)))
+    chunks_of_sums = list(missing.chunks)
     cuts = {axis: cut for axis, cut in enumerate(power.chunks) if axis not in along}
-    cuts |= dict.fromkeys(along, 1)
-    missing_counts = missing.sum(axis=along, keepdims=True)
+    for axis in along:
+        chunks_of_sums[axis] = (1,) * missing.numblocks[axis]
+        cuts[axis] = 1
+    sums: Any = by_block(
+        _weight_of_known,
+        missing,
+        *weights,
+        dtype=float,
+        chunks=tuple(chunks_of_sums),
+        axes=along,
+    )
+    total = math.prod(missing.shape[axis] for axis in along)
+    if squares:
+        total = math.prod(float(square.sum()) for square in squares)
     divided: da.Array = by_block(
         _divided_by_share,
         power,
-        missing_counts.rechunk(cuts),
+        sums.sum(axis=along, keepdims=True).rechunk(cuts),
         dtype=power.dtype,
-        count=math.prod(missing.shape[axis] for axis in along),
+        total=total,
     )
     return divided
 
@@ -229,9 +322,18 @@ def _zero_where_missing(block: Array, missing: Array) -> Any:
 
 
 @on_own_gpu
-def _divided_by_share(power: Array, missing: Array, count: int) -> Array:
-    """Return a power divided by the part of `count` values that is not missing."""
-    share = 1 - np.asarray(missing, like=power) / count
+def _weight_of_known(missing: Array, *weights: Array, axes: tuple[int, ...]) -> Array:
+    """Return the sum over some axes of the weights, 1 by default, of values that are known."""
+    known: Any = np.logical_not(missing)
+    for weight in weights:
+        known = known * np.asarray(weight, like=missing)
+    return np.asarray(known.sum(axis=axes, keepdims=True, dtype=float), like=missing)
+
+
+@on_own_gpu
+def _divided_by_share(power: Array, known: Array, total: float) -> Array:
+    """Return a power divided by the part of a total weight that is known."""
+    share = np.asarray(known, like=power) / total
     with np.errstate(divide="ignore", invalid="ignore"):
         divided: Array = power / share.astype(power.dtype)
     return divided
@@ -273,6 +375,7 @@ def cross_spectrum(
     >>> cross_spectrum(x, np.roll(x, 1), scaling="spectrum").compute().round(4)
     array([ 0.0625+0.j   ,  0.    -0.125j, -0.0625+0.j   ])
     """
+    _refuse_of_xarray(options, "cross_spectrum")
     return _spectrum(
         parse_pair(x, y),
         axes,
@@ -359,7 +462,6 @@ def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> A
     return edges
 
 
-@keeps_kind
 def radial_power_spectrum(
     x: Any,
     axes: Axes = None,
@@ -405,6 +507,39 @@ def radial_power_spectrum(
     >>> frequencies, power.compute()
     (array([0.   , 0.125, 0.25 , 0.375, 0.5  ]), array([1., 0., 0., 0., 0.]))
     """
+    _refuse_of_xarray(options, "isotropic_power_spectrum")
+    return windowed_radial_power_spectrum(
+        x,
+        axes,
+        d=d,
+        bins=bins,
+        scaling=scaling,
+        mask=mask,
+        **options,
+    )
+
+
+@keeps_kind
+def windowed_radial_power_spectrum(
+    x: Any,
+    axes: Axes = None,
+    windows: Sequence[Array] = (),
+    *,
+    d: Spacing = 1.0,
+    bins: Sequence[float] | None = None,
+    scaling: Scaling = "density",
+    mask: Any = None,
+    **options: Unpack[SignalOptions],
+) -> tuple[Array, da.Array]:
+    """Return the mean over directions of the power of an array that was multiplied by windows.
+
+    Parameters
+    ----------
+    x, axes, d, bins, scaling, mask, **options
+        See `radial_power_spectrum`.
+    windows : sequence of ndarray
+        See `windowed_power_spectrum`.
+    """
     array, along, spacing = parse_samples(
         x,
         axes,
@@ -447,7 +582,12 @@ def radial_power_spectrum(
         scale=scale,
         dtype=float,
     )
-    power = _power_of_known(means, missing, along)
+    power = _power_of_known(
+        means,
+        missing,
+        along,
+        windows,
+    )
     summed = along[:-1]
     if summed:
         power = power[tuple(0 if axis in summed else slice(None) for axis in range(power.ndim))]

@@ -360,7 +360,9 @@ def _mean_over_signs(values: Array, axis: int, place: int) -> Array:
     array([1., 4., 3.])
     """
     middle = _along(axis, slice(place, place + 1))
-    values[middle] = (values[middle] + values[_along(axis, slice(-1, None))]) / 2
+    # Halves are added, because the sum of two large values may overflow.
+    values[middle] /= 2
+    values[middle] += values[_along(axis, slice(-1, None))] / 2
     return values[_along(axis, slice(0, -1))]
 
 

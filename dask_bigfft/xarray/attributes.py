@@ -21,6 +21,9 @@ ARRAY_ATTRS = f"{RECORD}attrs"
 #: Attribute of frequencies that variables of a dataset share: the attributes of each by its name.
 VARIABLE_ATTRS = f"{RECORD}variable_attrs"
 
+#: Attribute of a frequency coordinate along which power includes that of the missing half.
+ONESIDED = f"{RECORD}onesided"
+
 Attrs = Mapping[Any, Any]
 
 

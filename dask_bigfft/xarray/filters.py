@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Literal, Unpack, cast, get_args
 
 import dask.array as da
 import numpy as np
@@ -934,6 +934,76 @@ def _parse_width(width: Any, dims: Sequence[Hashable]) -> dict[Hashable, tuple[i
     return widths
 
 
+def _padded(
+    array: da.Array,
+    widths: Sequence[tuple[int, int]],
+    mode: Mode,
+    **keywords: Any,
+) -> da.Array:
+    """Return what `numpy.pad` returns for a lazy array.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        The array.
+    widths : sequence of (int, int)
+        Samples before and after, for each axis. In periodic modes they may be more than the axis
+        has, for which `dask.array.pad` fails.
+    mode, **keywords
+        Mode and other keywords of `numpy.pad`.
+    """
+    ends = {"wrap": 0, "symmetric": 0, "reflect": 1}  # samples that are not mirrored
+    wide_axes = []
+    narrow_widths = list(widths)
+    for axis, n in enumerate(array.shape):
+        if mode in ends and max(widths[axis]) > n - ends[mode]:
+            wide_axes.append(axis)
+            narrow_widths[axis] = (0, 0)
+    padded: Any = da.pad(
+        array,
+        narrow_widths,
+        mode=mode,
+        **keywords,
+    )
+    for axis in wide_axes:
+        before, after = widths[axis]
+        padded = _repeated(
+            padded,
+            axis,
+            before,
+            after,
+            mode,
+        )
+    return cast("da.Array", padded)
+
+
+def _repeated(
+    array: da.Array,
+    axis: int,
+    before: int,
+    after: int,
+    mode: Mode,
+) -> da.Array:
+    """Return a lazy array that goes on periodically before and after the samples of an axis.
+
+    A period is the array for "wrap"; else it is the array and its mirror image, which for "reflect"
+    lacks both ends.
+    """
+    ahead = (slice(None),) * axis
+    period: Any = array
+    n = array.shape[axis]
+    if mode != "wrap" and n > 1:
+        mirrored: Any = da.flip(array, axis)
+        if mode == "reflect":
+            mirrored = mirrored[(*ahead, slice(1, -1))]
+        period = da.concatenate([array, mirrored], axis)
+    length = period.shape[axis]
+    first = -before % length
+    end = first + before + n + after
+    periods = da.concatenate([period] * -(-end // length), axis)
+    return cast("da.Array", periods[(*ahead, slice(first, end))])
+
+
 @over_variables(spectral=False)
 def pad(
     array: xr.DataArray,
@@ -972,8 +1042,11 @@ def pad(
     widths = _parse_width(width, dims)
     parse_choice("mode", mode, *get_args(Mode))
     width_of_axes = [widths.get(name, (0, 0)) for name in array.dims]
-    function: Any = da.pad if isinstance(array.data, da.Array) else np.pad
+    for name, (before, after) in widths.items():
+        if array.sizes[name] == 0 and before + after > 0 and mode != "constant":
+            raise_invalid("mode", mode, f"'constant', because {name} has no samples")
     keywords = {"constant_values": constant_values} if mode == "constant" else {}
+    function: Any = _padded if isinstance(array.data, da.Array) else np.pad
     data = function(
         array.data,
         width_of_axes,

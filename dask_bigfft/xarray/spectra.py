@@ -12,7 +12,11 @@ from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.signal.arguments import SignalOptions
 from dask_bigfft.signal.segments import Average
-from dask_bigfft.signal.spectra import Scaling
+from dask_bigfft.signal.spectra import (
+    Scaling,
+    windowed_power_spectrum,
+    windowed_radial_power_spectrum,
+)
 from dask_bigfft.xarray.arrays import (
     Detrend,
     Dims,
@@ -26,7 +30,7 @@ from dask_bigfft.xarray.arrays import (
     with_frequencies,
     with_numbered_chunks,
 )
-from dask_bigfft.xarray.attributes import ARRAY_ATTRS, RECORD, attrs_as_text
+from dask_bigfft.xarray.attributes import ARRAY_ATTRS, ONESIDED, RECORD, attrs_as_text
 from dask_bigfft.xarray.coordinates import PREFIX, Samples, samples_of
 from dask_bigfft.xarray.keywords import refuse_unknown
 from dask_bigfft.xarray.units import same_unit, unit_symbol
@@ -66,8 +70,12 @@ def _labelled(
     samples: Mapping[Hashable, Samples],
     scaling: str,
     shifted: Sequence[Hashable] = (),
+    onesided: Hashable | None = None,
 ) -> xr.DataArray:
-    """Return a squared spectrum with frequencies and units; its inverse has lags from 0 on."""
+    """Return a squared spectrum with frequencies and units; its inverse has lags from 0 on.
+
+    It has no inverse if it includes the power of the missing half along a dimension, `onesided`.
+    """
     spectrum = with_frequencies(
         arrays[0],
         data,
@@ -81,6 +89,8 @@ def _labelled(
         attrs[ARRAY_ATTRS] = attrs_as_text(spectrum.attrs)
         for key in ("first", "step", "dtype", "time_unit", "calendar"):
             attrs.pop(f"{RECORD}{key}", None)
+        if dim == onesided:
+            attrs[ONESIDED] = 1
     return spectrum
 
 
@@ -144,7 +154,7 @@ def _spectrum(
         )
         sources.append(source.array)
     if mask is not None:
-        keywords = {**keywords, "mask": source.mask}
+        keywords = {**keywords, "mask": source.mask, "windows": source.windows}
     samples = {name: samples_of(arrays[0], name) for name in dims}
     distances = [abs(own.spacing) for own in samples.values()]
     renamed = {name: f"{PREFIX}{name}" for name in dims}
@@ -184,6 +194,7 @@ def _squared(
     data: Any,
     scaling: str,
     shift: bool,
+    onesided: bool,
 ) -> xr.DataArray:
     """Return the power spectrum of one array, or the cross spectrum of two, with coordinates."""
     half = list(samples)[-1] if all(array.dtype.kind != "c" for array in arrays) else None
@@ -201,6 +212,7 @@ def _squared(
         samples,
         scaling,
         shifted,
+        onesided=half if onesided else None,
     )
 
 
@@ -260,12 +272,15 @@ def averaged(
         length = round(1 / abs(frequencies[1] * own.spacing))
     samples = {name: replace(own, length=length)}
     signed = {name: frequencies * np.sign(own.spacing)}
+    is_real = all(array.dtype.kind != "c" for array in arrays)
+    is_onesided = is_real and keywords.get("return_onesided", False)
     return _labelled(
         arrays,
         data,
         signed,
         samples,
         keywords.get("scaling", "density"),
+        onesided=name if is_onesided else None,
     )
 
 
@@ -311,7 +326,10 @@ def power_spectrum(
     onesided : bool
         False to leave out the power of the other half. The default is True.
     mask : xarray.DataArray or array-like, optional
-        True where values are missing, see `dask_bigfft.signal.power_spectrum`.
+        True where values are missing, see `dask_bigfft.signal.power_spectrum`. With a window, the
+        weight of a known value is the square of the window there: the spectrum is divided by the
+        weight of the known values over that of all. So white noise has the same expected power as
+        without a mask, whatever part of the window the mask hides.
     **options
         `chunks` (a mapping may name dimensions), `memory_limit`, `verify` and the other options of
         `dask_bigfft.signal.power_spectrum`.
@@ -337,7 +355,7 @@ def power_spectrum(
     (array([0., 0., 1.]), '(m)^2')
     """
     samples, data = _spectrum(
-        signal.power_spectrum,
+        windowed_power_spectrum,
         [array],
         dim,
         scaling,
@@ -353,6 +371,7 @@ def power_spectrum(
         data,
         scaling,
         shift,
+        onesided,
     )
 
 
@@ -410,6 +429,7 @@ def cross_spectrum(
         data,
         scaling,
         shift,
+        onesided,
     )
 
 
@@ -450,7 +470,7 @@ def isotropic_power_spectrum(
     radii = []
 
     def work(data: Any, **keywords: Any) -> Any:
-        middles, power = signal.radial_power_spectrum(data, **keywords)
+        middles, power = windowed_radial_power_spectrum(data, **keywords)
         radii.append(middles)
         return power
 

@@ -32,7 +32,7 @@ from dask_bigfft.xarray.arrays import (
     rebuilt,
     with_frequencies,
 )
-from dask_bigfft.xarray.attributes import source_attrs
+from dask_bigfft.xarray.attributes import ONESIDED, source_attrs
 from dask_bigfft.xarray.coordinates import (
     PREFIX,
     Samples,
@@ -389,6 +389,12 @@ def _samples_after(
 
     They differ for "irfft" alone, which may be told the number of samples `n`.
     """
+    for dim in dims:
+        if array[dim].attrs.get(ONESIDED):
+            allowed = "a spectrum without the power of the missing half: that of fft or rfft, or "
+            allowed += "power with onesided=False (of welch and csd, return_onesided=False), whose "
+            allowed += "inverse is a correlation"
+            raise_invalid("array", f"one-sided power along {dim}", allowed)
     length = None if n is None else parse_length("n", n, 1)
     half = dims[-1] if name == "irfft" else None
     samples = {old: remembered(array, old, old == half) for old in dims}

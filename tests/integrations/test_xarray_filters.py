@@ -279,6 +279,25 @@ def test_padding_and_back(chunks, mode):
     xr.testing.assert_equal(padded.bigfft.unpad("y", width=3)[:, :, :30], a)
 
 
+@pytest.mark.parametrize("mode", ["reflect", "symmetric", "wrap"])
+def test_padding_by_more_than_a_period(mode):
+    for n, before, after in [(7, 8, 6), (7, 33, 3), (3, 0, 40), (2, 5, 5), (1, 2, 3)]:
+        values = np.arange(2.0 * n).reshape(n, 2)
+        a = xr.DataArray(da.from_array(values, chunks=(3, 1)), dims=("y", "x"))
+        widths = {"y": (before, after), "x": (1, 0)}
+        padded = a.bigfft.pad(["y", "x"], width=widths, mode=mode)
+        expected = np.pad(values, [(before, after), (1, 0)], mode=mode)
+        assert padded.shape == expected.shape
+        np.testing.assert_array_equal(padded, expected)
+
+
+def test_padding_of_no_samples_is_refused():
+    a = xr.DataArray(da.zeros((0, 4)), dims=("y", "x"))
+    with pytest.raises(ArgumentError, match=r"`mode`='wrap'.*y has no samples"):
+        a.bigfft.pad("y", width=2, mode="wrap")
+    assert a.compute().bigfft.pad("y", width=2).shape == (4, 4)
+
+
 def test_padding_of_times_and_integers():
     times = np.datetime64("2026-03-01", "ns") + np.arange(20) * np.timedelta64(2, "s")
     a = field(y=times, x=np.arange(30) * 3).drop_vars("name")

@@ -270,3 +270,49 @@ def test_a_line_is_fitted_along_an_axis_of_length_1():
     np.testing.assert_allclose(
         power, bx.power_spectrum(a.copy(data=expected), mask=np.isnan(values))
     )
+
+
+@pytest.mark.parametrize("correction", [False, True])
+@pytest.mark.parametrize("function", ["power_spectrum", "isotropic_power_spectrum"])
+def test_a_mask_under_a_window_keeps_the_power_of_white_noise(function, correction):
+    """The middle of the window has most of its weight, the ends have little."""
+    noise = np.random.default_rng(5).standard_normal((400, 24, 16))
+    a = xr.DataArray(noise, dims=("sample", "y", "x")).chunk(sample=100, y=7, x=16)
+    keywords = {"window": "hann", "window_correction": correction}
+    expected = getattr(a.bigfft, function)(["y", "x"], **keywords).mean().compute()
+    for hidden in (slice(8, 16), slice(0, 6), slice(None, None, 3)):
+        mask = np.zeros((1, 24, 16), bool)
+        mask[:, hidden] = True
+        power = getattr(a.bigfft, function)(["y", "x"], mask=mask, **keywords)
+        np.testing.assert_allclose(power.mean(), expected, rtol=0.1)
+
+
+def test_power_where_a_window_hides_all_known_values_is_nan():
+    a = xr.DataArray(np.ones((2, 8)), dims=("y", "x"))
+    mask = np.ones((2, 8), bool)
+    mask[:, 0] = False  # where the window is 0
+    mask[1, 3] = False
+    power = a.bigfft.power_spectrum("x", mask=mask, window="hann")
+    assert power[0].isnull().all()
+    assert power[1].notnull().all()
+
+
+@pytest.mark.parametrize("chunks", [None, 30])
+def test_one_sided_power_has_no_inverse(chunks):
+    values = RNG.standard_normal(100)
+    a = xr.DataArray(values, {"t": 0.5 * np.arange(100)}, "t")
+    if chunks is not None:
+        a = a.chunk(t=chunks)
+    for power in (
+        a.bigfft.welch(nperseg=20),
+        a.bigfft.csd(2 * a, nperseg=20),
+        a.bigfft.power_spectrum(),
+        a.bigfft.cross_spectrum(a),
+    ):
+        with pytest.raises(ArgumentError, match=r"one-sided power along freq_t.*onesided=False"):
+            power.bigfft.irfft()
+    power = a.bigfft.power_spectrum(scaling="spectrum", onesided=False)
+    covariance = [np.mean(values * np.roll(values, lag)) for lag in range(100)]
+    np.testing.assert_allclose(power.bigfft.irfft() * 100, covariance, atol=1e-12)
+    response = a.bigfft.transfer_function(2 * a, nperseg=20, detrend=False).bigfft.irfft()
+    np.testing.assert_allclose(response, [2, *np.zeros(19)], atol=1e-12)

@@ -70,5 +70,4 @@ def test_functions_keep_to_their_limit(case, tmp_path):
     peak, figures = measured(of_signals, tmp_path, job, cgroups=False)
     assert figures["nbytes"] > limit * MIB >= figures["peak"]
     assert peak.nbytes <= limit * MIB
-    if variant != "wrapped":  # a halo is made before the plan, which does not count it
-        assert peak.nbytes <= figures["peak"] + OBJECTS
+    assert peak.nbytes <= figures["peak"] + OBJECTS

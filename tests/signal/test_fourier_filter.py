@@ -306,3 +306,11 @@ def test_an_array_at_negative_frequencies_alone():
     transfer = TransferInMemory(half, {0: 8}, halved=0)
     at_negative = transfer.values({0: np.array([5, 6, 7])})
     np.testing.assert_array_equal(at_negative, np.conj(half[[3, 2, 1]]))
+
+
+@pytest.mark.parametrize("chunks", [16, 4])
+def test_balanced_values_near_the_largest_number(chunks):
+    """The sum of both values at N/2 would be infinite."""
+    x = da.from_array(np.eye(1, 16)[0] * 1e-300, chunks=chunks)
+    filtered = signal.fourier_filter(x, lambda f: np.full(f.shape, 1.5e308))
+    np.testing.assert_allclose(filtered, np.eye(1, 16)[0] * 1.5e8, atol=1e-6)

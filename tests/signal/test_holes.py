@@ -117,6 +117,22 @@ def test_convolutions_are_those_of_astropy(data, dtype):
     )
 
 
+@pytest.mark.parametrize("memory_limit", ["8 MiB", "1 GiB"])
+def test_a_periodic_array_of_prime_length(memory_limit):
+    """Its cyclic transform takes more memory than the smaller limit."""
+    n = 200_003
+    x = np.sin(np.arange(n) * 0.01)
+    kernel = np.array([1.0, 2.0, 4.0, 1.0])
+    means = signal.convolve_masked(
+        da.from_array(x, 20_000),
+        kernel,
+        boundary="wrap",
+        memory_limit=memory_limit,
+    )
+    expected = sum(h * np.roll(x, lag - 2) for lag, h in enumerate(kernel)) / kernel.sum()
+    np.testing.assert_allclose(means, expected, atol=1e-9)
+
+
 def test_results_without_any_weight_are_0_or_nan():
     x = np.array([1.0, np.nan, np.nan, np.nan, 3.0])
     a = da.from_array(x, chunks=2)

@@ -111,3 +111,13 @@ PLANNED_WRONG = [
 def test_wrong_arguments_of_plans_are_named(changed, kind, named):
     with pytest.raises(kind, match=named):
         signal.plan_segments(np.ones(64), **changed)
+
+
+def test_an_empty_axis_is_named():
+    empty = np.zeros((3, 0))
+    for options in ({}, {"nperseg": 4}):
+        with pytest.raises(ArgumentError, match=r"`x`.*at least one sample along axis 1"):
+            signal.csd(empty, empty, **options)
+        with pytest.raises(ArgumentError, match=r"`x`.*at least one sample along axis 0"):
+            signal.welch(empty.T, axis=0, **options)
+    assert signal.welch(empty.T, nperseg=2)[1].shape == (0, 2)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lazy import plans_of
 
 from dask_bigfft import signal
+from dask_bigfft.errors import ArgumentTypeError
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import chunkings, chunks_of, random_array, shapes
 
@@ -253,3 +254,15 @@ def test_a_radial_average_keeps_other_axes_and_stays_transposed():
     for row, values in zip(x, power.compute(), strict=True):
         edges = (np.arange(len(frequencies) + 1) - 0.5) / 900
         assert np.allclose(values, by_direction(row, (1.0,), edges))
+
+
+@pytest.mark.parametrize(
+    ("function", "of_xarray"),
+    [
+        (signal.power_spectrum, "power_spectrum"),
+        (signal.radial_power_spectrum, "isotropic_power_spectrum"),
+    ],
+)
+def test_keywords_of_xarray_are_named(function, of_xarray):
+    with pytest.raises(ArgumentTypeError, match=f"`detrend`='linear'.*.bigfft.{of_xarray}"):
+        function(np.ones((4, 4)), detrend="linear")

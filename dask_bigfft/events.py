@@ -18,6 +18,7 @@ import time
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from copy import deepcopy
@@ -303,6 +304,22 @@ def raise_if_asynchronous(client: Any) -> None:
         allowed = "a client made without asynchronous=True, in a thread other than that of an "
         allowed += "event loop: another one for the same scheduler will do"
         raise_invalid("client", client, allowed)
+
+
+def uses_processes() -> bool:
+    """Return whether dask's setting of the scheduler names processes of this machine.
+
+    >>> with dask.config.set(scheduler="processes"):
+    ...     uses_processes()
+    True
+    >>> with dask.config.set(scheduler="threads"):
+    ...     uses_processes()
+    False
+    """
+    scheduler = dask.config.get("scheduler", None)
+    if isinstance(scheduler, str):
+        return scheduler.lower() in ("processes", "multiprocessing")
+    return isinstance(scheduler, ProcessPoolExecutor)
 
 
 #: Dask's names of the scheduler that runs one task after the other.

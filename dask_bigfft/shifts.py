@@ -171,6 +171,7 @@ def _folded(
         source.carrier,
         source.shared(),
         transfer=source.transfer,
+        slicing=source.slicing,
     )
     layer = spectrum_layer(result)
     if layer is not None:

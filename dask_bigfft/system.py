@@ -22,6 +22,8 @@ function             on Linux                     elsewhere, where the call is m
 `lock`               ``flock``                    ``msvcrt.locking``
 `sync_directory`     ``fsync``                    nothing
 `deep_binding`       ``RTLD_DEEPBIND``            nothing
+`lower_priority`     ``nice``                     nothing
+`loaded_library`     ``RTLD_NOLOAD``              loads it if it is not loaded
 ===================  ===========================  ================================================
 """
 
@@ -80,6 +82,25 @@ def after_fork(function: Callable[[], Any]) -> None:
     """Call a function in every child process that is forked from now on."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
+
+
+def lower_priority() -> None:
+    """Give this process the lowest priority."""
+    if hasattr(os, "nice"):
+        with contextlib.suppress(OSError):
+            os.nice(19)
+
+
+def loaded_library(name: str) -> Any:
+    """Return a library that this process has loaded already.
+
+    Raises
+    ------
+    OSError
+        If it has not.
+    """
+    no_load = getattr(os, "RTLD_NOLOAD", 0)
+    return ctypes.CDLL(name, mode=no_load | ctypes.DEFAULT_MODE)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import resource
 import subprocess
 import sys
 import threading
@@ -111,6 +110,7 @@ def local(workers=2, threads=1, **options):
 @contextlib.contextmanager
 def small_files(most):
     """No file may grow further: as on a full disk, but for the number of the error."""
+    resource = pytest.importorskip("resource")  # Windows has none
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
     try:

@@ -13,6 +13,9 @@ Chunks = tuple[tuple[int, ...], ...]
 #: Prefix of the names of the carrier `resident`; the transport between GPUs follows.
 ON_GPUS = "gpu/"
 
+#: Topic of distributed's events by which workers tell their scheduler that its shuffle has changed.
+TOPIC = "bigfft-p2p"
+
 #: Block as a part of another one: both indices, and the part.
 Cut = tuple[Block, Block, tuple[slice, ...]]
 

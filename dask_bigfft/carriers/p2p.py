@@ -26,12 +26,12 @@ import numpy as np
 from dask_bigfft.arrays import Array, Block
 from dask_bigfft.carriers.base import Stage
 from dask_bigfft.carriers.groups import Groups
-from dask_bigfft.carriers.names import Names, block_ref
+from dask_bigfft.carriers.names import TOPIC, Names, block_ref
 from dask_bigfft.carriers.run import Operands, PlanRun, TaskFunction, block_task, checked, reported
 from dask_bigfft.carriers.tasks import Tasks, put_together
 from dask_bigfft.dask_private import TaskRef
 from dask_bigfft.errors import CarrierError, FallbackWarning
-from dask_bigfft.events import emit
+from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.packing import packed, shard_checksum
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.seconds import shuffled
@@ -69,15 +69,22 @@ def shuffle_module() -> Any:
 
 
 def _shuffle_of_task() -> Any:
-    """Return the module `shuffle` for a task whose graph has shuffles."""
+    """Return the module `shuffle` for a task whose graph has shuffles.
+
+    A worker without one tells the scheduler, whose later graphs then use tasks.
+    """
     shuffle = _tried_shuffle()
-    if shuffle is None:
-        raise CarrierError(
-            "the scheduler has built a graph for the carrier p2p, which does not work with the "
-            "version of distributed on this worker: use the same version everywhere, or set "
-            "bigfft.exchange.carrier to 'tasks'"
-        )
-    return shuffle
+    if shuffle is not None:
+        return shuffle
+    worker = current_worker()
+    if worker is not None:
+        worker.log_event(TOPIC, "no shuffle")
+    raise CarrierError(
+        "the scheduler has built a graph for the carrier p2p, which does not work with the "
+        "version of distributed on this worker: use the same version everywhere, or set "
+        "bigfft.exchange.carrier to 'tasks'. Exchanges of graphs that this scheduler receives from "
+        "now on use tasks: compute once more"
+    )
 
 
 @dataclass

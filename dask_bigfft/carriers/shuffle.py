@@ -54,6 +54,7 @@ from distributed.utils import LoopRunner, sync
 
 from dask_bigfft import config
 from dask_bigfft.arrays import Array, Block
+from dask_bigfft.carriers.names import TOPIC
 from dask_bigfft.errors import CarrierError, ScratchError
 from dask_bigfft.events import emit
 from dask_bigfft.files import explained
@@ -71,9 +72,6 @@ Shard = tuple[Block, int, Array]
 
 #: Number of requests to the scheduler of a shuffle before a lost connection is an error.
 ATTEMPTS = 3
-
-#: Topic of distributed's events by which workers tell their scheduler of changed private names.
-TOPIC = "bigfft-p2p"
 
 #: Errors of calls that distributed no longer takes as they are made here.
 CHANGED = (AttributeError, ImportError, NotImplementedError, TypeError)

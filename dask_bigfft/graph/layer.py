@@ -452,6 +452,8 @@ class Origin:
         Layer that has these tasks.
     transfer : TransferValues or None
         Transfer function of an operator; None if it is made of a lazy array.
+    slicing : Slicing or None
+        Maker of plans of slices, where arrays are expressions.
     """
 
     array: da.Array
@@ -460,6 +462,7 @@ class Origin:
     known: Known | None
     layer: PlanLayer | None = None
     transfer: Any = None
+    slicing: Any = None
 
     def shared(self) -> Known | None:
         """Return the plan whose tasks another plan will reuse; its blocks are kept from now on."""
@@ -479,6 +482,7 @@ def origin(x: da.Array) -> Origin | None:
             recipe.carrier,
             None,
             transfer=recipe.transfer,
+            slicing=recipe.slicing,
         )
     if is_expression(x):
         return None

@@ -5,16 +5,15 @@ the signature of its arguments, and stores it where later processes look for it.
 """
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
 from dask_bigfft.kernels.compiled import delete_unused_files, load_numba
+from dask_bigfft.system import lower_priority
 
 numba = load_numba()
 types = numba.core.types
@@ -134,7 +133,11 @@ def _value(
     first = object.__basicsize__ // 8
 
     def word(pointer: Any, place: int) -> Any:
-        return builder.load(builder.gep(pointer, [_WORD(place)]))
+        if not getattr(pointer.type, "is_opaque", False):
+            return builder.load(builder.gep(pointer, [_WORD(place)]))
+        # newer llvmlite's pointers know no type
+        address = builder.gep(pointer, [_WORD(place)], source_etype=_WORD)
+        return builder.load(address, typ=_WORD)
 
     def words(place: int) -> list[Any]:
         pointer = builder.inttoptr(word(head, first + place), _WORD.as_pointer())
@@ -154,8 +157,7 @@ def _value(
 
 def main(arguments: Sequence[str]) -> None:
     """Compile a loop, with the lowest priority, and delete files that are not used any more."""
-    with suppress(OSError, AttributeError):
-        os.nice(19)
+    lower_priority()
     path, signature = arguments
     module, name = path.split(":")
     _, is_stored = getattr(importlib.import_module(module), name).compile(signature)

@@ -18,13 +18,11 @@ unless a block runs alone (`FFTLibrary.using`). All libraries have the same sema
 - inputs may have any strides, single precision stays single, and empty arrays are never passed on.
 """
 
-import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
 import logging
 import math
-import os
 import threading
 import warnings
 from collections import OrderedDict
@@ -48,7 +46,7 @@ from dask_bigfft.kernels.copies import copy_array, regular_strides
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory.arena import ordinary_block
-from dask_bigfft.system import deep_binding
+from dask_bigfft.system import deep_binding, loaded_library
 from dask_bigfft.transforms.layout import LONG_BYTES, ROW_BYTES, TILE_BYTES, half
 
 #: Factor of the sum: 1 for "none", 1/sqrt(n) for "ortho", 1/n for "full".
@@ -549,10 +547,9 @@ def _mkl_thread_setter() -> Callable[[int], int]:
 
     mkl-service wraps it but is not always there; the library that mkl_fft has loaded always is.
     """
-    no_load = getattr(os, "RTLD_NOLOAD", 0)
     for version in ("3", "2"):
         with suppress(OSError):
-            mkl = ctypes.CDLL(f"libmkl_rt.so.{version}", mode=no_load | ctypes.DEFAULT_MODE)
+            mkl = loaded_library(f"libmkl_rt.so.{version}")
             setter: Callable[[int], int] = mkl.MKL_Set_Num_Threads_Local
             return setter
     return int  # what MKL_NUM_THREADS says then holds

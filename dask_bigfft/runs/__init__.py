@@ -19,7 +19,7 @@ from typing import Any, Unpack
 
 from dask_bigfft.api.arguments import Extras
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, parse_type, raise_invalid
-from dask_bigfft.runs.cubed_arrays import is_cubed, stored_beside
+from dask_bigfft.runs.cubed_arrays import is_cubed, memory_of_tasks, stored_beside
 from dask_bigfft.runs.request import Done, RunRequest, ShortTimeArguments, planned_input
 from dask_bigfft.runs.resumable import execute
 from dask_bigfft.runs.run_json import has_begun
@@ -98,8 +98,9 @@ def run(
     source : path, dask.array.Array, xarray.DataArray, cubed.Array or zarr.storage.StorePath
         Zarr array or group (version 2 or 3, sharded or not, in a folder or a ``.zip`` file), HDF5
         file, or ``.npy`` file; or a lazy array, whose run cannot be resumed. An array of cubed is
-        stored beside the result first; its ``allowed_mem`` is the default of `memory_limit`. A
-        place in the store of an Icechunk session is an array of a repository.
+        stored beside the result first; its ``allowed_mem`` without its ``reserved_mem`` is the
+        default of `memory_limit`. A place in the store of an Icechunk session is an array of a
+        repository.
     destination : path or zarr.storage.StorePath
         Zarr array to be made. It appears there when it is complete, and not before. It keeps the
         source's attributes and names of dimensions; a transformed ``x`` becomes ``freq_x``. If the
@@ -285,7 +286,7 @@ def _run_of_cubed(request: RunRequest) -> Done:
     x = request.array
     options = dict(request.options)
     if options.get("memory_limit") is None:
-        options["memory_limit"] = x.spec.allowed_mem
+        options["memory_limit"] = memory_of_tasks(x.spec)
     with stored_beside(x, request.destination) as source:
         stored_request = replace(
             request,
@@ -319,9 +320,28 @@ def _refuse_other_types(source: Any, array: Any, destination: Any) -> None:
     """Raise an error if the source is neither a path nor an array, or the result no path."""
     if array is None and not isinstance(source, str | os.PathLike):
         need = "the path of a stored array, a dask array or a chunked xarray.DataArray"
+        if hasattr(source, "store_path"):
+            need += "; for a zarr.Array its path, or its `store_path` in a session of Icechunk"
         raise_invalid(
             "source",
             type(source).__name__,
+            need,
+            kind=ArgumentTypeError,
+        )
+    if is_cubed(getattr(array, "data", None)):
+        name = f"{type(array).__name__} of an array of cubed"
+        need = "its `data`, the array of cubed, or one of dask"
+        raise_invalid(
+            "source",
+            name,
+            need,
+            kind=ArgumentTypeError,
+        )
+    if is_cubed(array) and is_in_repository(destination):
+        need = "the path of a Zarr array, for an array of cubed, which Icechunk's runs do not take"
+        raise_invalid(
+            "destination",
+            destination.path,
             need,
             kind=ArgumentTypeError,
         )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dask_bigfft.errors import raise_invalid
 from dask_bigfft.storage.targets import name_of_run, partial_of
 
 
@@ -18,6 +19,15 @@ def is_cubed(x: Any) -> bool:
     """Return whether a value is an array of cubed, without importing it."""
     kind = getattr(sys.modules.get("cubed"), "Array", None)
     return kind is not None and isinstance(x, kind)
+
+
+def memory_of_tasks(spec: Any) -> int:
+    """Return the memory in bytes that a specification leaves to the data of a task."""
+    nbytes = int(spec.allowed_mem) - int(spec.reserved_mem)
+    if nbytes <= 0:
+        allowed = f"more than `reserved_mem`={spec.reserved_mem}, which it includes"
+        raise_invalid("allowed_mem", spec.allowed_mem, allowed)
+    return nbytes
 
 
 @contextlib.contextmanager

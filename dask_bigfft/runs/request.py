@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
+from importlib import import_module
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +23,7 @@ from dask_bigfft import config
 from dask_bigfft.api import calls
 from dask_bigfft.api.arguments import Extras, parse_array, parse_limit
 from dask_bigfft.api.kinds import as_dask
+from dask_bigfft.dask_private import functions_of
 from dask_bigfft.errors import (
     ArgumentTypeError,
     PlanError,
@@ -377,6 +379,12 @@ class RunRequest:
         folder = array_folder(self.source.resolve(), self.component)
         return folder.resolve() == self.destination.resolve()
 
+    @property
+    def library(self) -> str:
+        """Module with the functions of arrays like the source; that of dask for files."""
+        array = getattr(self.array, "data", self.array)
+        return str(functions_of(array).__name__)
+
     def open(self, plan: Plan | None = None) -> da.Array:
         """Return the lazy source array in blocks of whole stored chunks, or in a plan's blocks."""
         if self.array is not None:
@@ -436,6 +444,7 @@ class RunRequest:
             seconds=seconds,
             already=already,
             component=component,
+            library=self.library,
         )
 
 
@@ -468,6 +477,9 @@ class Done:
         Of spectra of slices, the first slice that was computed, and the number of all.
     spec : cubed.Spec or None
         Specification of the source, if that was an array of cubed.
+    library : str
+        Module with the `from_array` of lazy arrays like the source: ``"dask.array"`` or
+        ``"dask_array"``.
     """
 
     path: Any
@@ -480,14 +492,16 @@ class Done:
     component: str | None = None
     columns: tuple[int, int] | None = None
     spec: Any = None
+    library: str = "dask.array"
 
     def open(self) -> Any:
-        """Return the result as a lazy array: of cubed if the source was one, else of dask."""
+        """Return the result as a lazy array, of the kind of a source that is one, else of dask."""
         if self.spec is not None:
             return cubed_result(self.path, self.component, self.spec)
         place = self.path if self.is_in_repository else str(self.path)
         stored = zarr_package().open_array(place, path=self.component or "", mode="r")
-        return da.from_array(stored, chunks=stored.shards or stored.chunks)
+        from_array = import_module(self.library).from_array
+        return from_array(stored, chunks=stored.shards or stored.chunks)
 
     @property
     def is_in_repository(self) -> bool:

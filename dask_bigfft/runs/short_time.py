@@ -331,6 +331,7 @@ class ShortTimeRun:
             already=columns == 0,
             component=targets.read_attributes(self.request.destination).get("array"),
             columns=(first_column, self.count),
+            library=self.request.library,
         )
 
 

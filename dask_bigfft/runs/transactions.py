@@ -14,7 +14,7 @@ import dask.array as da
 from dask_bigfft.api.calls import applied
 from dask_bigfft.carriers.disk import scratch_place
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
-from dask_bigfft.events import raise_if_asynchronous, running_client
+from dask_bigfft.events import raise_if_asynchronous, running_client, uses_processes
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.runs import request as requests
 from dask_bigfft.runs.request import Done, RunRequest, layout_of_result
@@ -26,11 +26,16 @@ from dask_bigfft.storage.sources import zarr_package
 def is_in_repository(place: Any) -> bool:
     """Return whether a value is a place in the store of an Icechunk session."""
     store = getattr(place, "store", None)
-    return type(store).__module__.partition(".")[0] == "icechunk"
+    is_of_icechunk = type(store).__module__.partition(".")[0] == "icechunk"
+    return is_of_icechunk and isinstance(place, zarr_package().storage.StorePath)
 
 
 def array_in_repository(place: Any) -> Any:
     """Return the lazy array at a place, with its names of dimensions if xarray is installed."""
+    is_read_elsewhere = running_client() is not None or uses_processes()
+    if is_read_elsewhere and not place.store.session.read_only:
+        allowed = "a place in a read-only session: other processes read it"
+        raise_invalid("source", place.path, allowed)
     stored = zarr_package().open_array(place, mode="r")
     array = da.from_array(stored, chunks=stored.chunks)
     names = getattr(stored.metadata, "dimension_names", None)
@@ -75,7 +80,7 @@ def write_in_one_commit(request: RunRequest) -> Done:
     identity = source_identity(request, content=False) if is_stored else {}
     result = _lazy_result(request, x, plan)
     try:
-        if client is None:
+        if client is None and not uses_processes():
             array = _created(request, x, plan, place.store)
             da.store(result, array, lock=False)
         else:

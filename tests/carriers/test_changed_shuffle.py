@@ -62,6 +62,22 @@ def test_a_change_that_only_workers_meet(client, monkeypatch, name):
     assert not shuffles_of(client)
 
 
+def test_a_constructor_that_has_changed_on_workers_alone():
+    """Their trial fails before their first exchange, and the scheduler cannot know."""
+
+    def change():
+        shuffle.ArrayRechunkRun.__init__ = changed
+        p2p._tried_shuffle.cache_clear()
+
+    with local(processes=True) as client, dask.config.set({"bigfft.exchange.carrier": "p2p"}):
+        client.run(change)
+        with pytest.raises(CarrierError, match="compute once more"):
+            spectrum().compute()
+        client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.task_prefixes.clear())
+        assert close((2 * spectrum()).compute(), 2 * np.fft.fft2(X))
+        assert not shuffles_of(client)
+
+
 def test_an_error_of_the_users_blocks_is_no_change(client):
     def fail(block):
         raise TypeError("broken")

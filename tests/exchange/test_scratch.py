@@ -359,6 +359,7 @@ os._exit(0)
     again.close()
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="it counts open files by /proc")
 def test_where_files_cannot_be_locked_nothing_is_left(tmp_path, monkeypatch):
     def refusing(handle, how):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

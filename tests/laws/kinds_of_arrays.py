@@ -170,6 +170,23 @@ def test_an_interval_of_frequencies_is_a_band():
     assert is_right(np.hstack(ends), np.fft.fft(x)[:, [0, 1, 2, -3, -2, -1]])
 
 
+@needs_expressions
+def test_slices_of_shifted_spectra_are_transforms_of_less():
+    """Rows are cut before the transform, and an interval around the zero frequency is a band."""
+    x = random_array((8, 240), "f8", 17)
+    y = fft.fftshift(fft.fft(lazy(x, (2, 24))), axes=1)
+    expected = np.fft.fftshift(np.fft.fft(x), axes=1)
+    for index, shape in [
+        (slice(2, 4), (2, 240)),
+        ((slice(None), slice(100, 140)), (8, 40)),
+        ((slice(2, 4), slice(120, 125)), (2, 5)),
+    ]:
+        part = y[index]
+        assert is_right(part.compute(), expected[index])
+        (run,) = dask_bigfft.report(part).runs
+        assert run.plan.spec.out_shape == shape
+
+
 # --- uses -------------------------------------------------------------------------------------
 
 
@@ -236,10 +253,15 @@ def test_cosines():
 def test_files(tmp_path):
     x = random_array((32, 10), "f8", 10)
     array = lazy(x, (8, 5))
-    done = dask_bigfft.run(array, tmp_path / "out.zarr", "rfft", axis=0)
-    import zarr
-
-    assert is_right(zarr.open_array(done.path)[:], np.fft.rfft(x, axis=0))
+    labelled = xr.DataArray(array, dims=("t", "x"))
+    for number, source in enumerate((array, labelled)):
+        done = dask_bigfft.run(source, tmp_path / f"{number}.zarr", "rfft", axis=0)
+        opened = done.open()
+        assert type(opened) is da.Array
+        assert is_right(opened.compute(), np.fft.rfft(x, axis=0))
+    path = tmp_path / "slices.zarr"
+    done = dask_bigfft.run(array, path, "stft", axis=0, win=np.ones(8), hop=4)
+    assert type(done.open()) is da.Array
 
 
 # --- functions of signals ---------------------------------------------------------------------

@@ -8,8 +8,11 @@ import ctypes
 import fcntl
 import mmap
 import os
+import shutil
 import sys
 import types
+from collections import namedtuple
+from pathlib import Path
 
 import dask.array  # noqa: F401
 import distributed  # noqa: F401
@@ -19,13 +22,20 @@ import scipy.fft  # noqa: F401
 import zarr  # noqa: F401
 
 MISSING = {
-    os: """O_DIRECT RTLD_DEEPBIND RTLD_NOLOAD fork posix_fadvise posix_fallocate preadv pwritev
-        register_at_fork sched_getaffinity""",
+    os: """O_DIRECT RTLD_DEEPBIND RTLD_NOLOAD fork nice posix_fadvise posix_fallocate preadv pwritev
+        register_at_fork sched_getaffinity statvfs""",
     sys: "getdlopenflags setdlopenflags",
     mmap: "MADV_DONTNEED MADV_HUGEPAGE MAP_PRIVATE MAP_ANONYMOUS",
 }
 
+#: Folders of Linux.
+FOLDERS = ("/proc/", "/sys/fs/cgroup/")
+
+Usage = namedtuple("Usage", "total used free")
+
 plain_cdll = ctypes.CDLL
+plain_read_text = Path.read_text
+plain_statvfs = os.statvfs
 
 
 class CDLL(plain_cdll):
@@ -35,6 +45,21 @@ class CDLL(plain_cdll):
         if name is None:
             raise TypeError("expected a name")
         super().__init__(name, *arguments, **options)
+
+
+def read_text(path, *arguments, **options):
+    """Return the text of a file; those of Linux about its processes are missing."""
+    if str(path).startswith(FOLDERS):
+        raise FileNotFoundError(path)
+    return plain_read_text(path, *arguments, **options)
+
+
+def disk_usage(path):
+    """Return the bytes of a disk, which other systems tell without `os.statvfs`."""
+    disk = plain_statvfs(path)
+    total = disk.f_blocks * disk.f_frsize
+    free = disk.f_bavail * disk.f_frsize
+    return Usage(total, total - free, free)
 
 
 def locking(handle, mode, nbytes):
@@ -55,6 +80,8 @@ def main():
     if hasattr(os, "process_cpu_count"):  # from Python 3.13 on
         os.process_cpu_count = os.cpu_count
     ctypes.CDLL = CDLL
+    Path.read_text = read_text
+    shutil.disk_usage = disk_usage
     sys.platform = "portable"
 
     import work

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from dask_bigfft import fft, run
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
@@ -53,6 +54,18 @@ def test_memory_is_that_of_the_specification(tmp_path):
     assert done.plan.machine.memory_limit == 150_000_000
 
 
+def test_memory_that_is_reserved_is_not_used(tmp_path):
+    def array_of(reserved):
+        work = str(tmp_path / "work")
+        spec = cubed.Spec(work_dir=work, allowed_mem="200MB", reserved_mem=reserved)
+        return cubed.from_array(np.ones((64, 64)), chunks=16, spec=spec)
+
+    done = run(array_of("50MB"), tmp_path / "out.zarr", "fft2")
+    assert done.plan.machine.memory_limit == 150_000_000
+    with pytest.raises(ArgumentError, match=r"allowed_mem.*200000000.*reserved_mem"):
+        run(array_of("200MB"), tmp_path / "other.zarr", "fft2")
+
+
 def test_single_precision_and_axes(tmp_path, spec):
     x = random_array((12, 20), "f4", 2)
     array = cubed.from_array(x, chunks=(5, 20), spec=spec)
@@ -71,4 +84,6 @@ def test_refusals(tmp_path, spec):
         run(array, tmp_path / "out.zarr", "fft", scratch=tmp_path / "scratch")
     with pytest.raises(ArgumentError, match="kind"):
         run(array, tmp_path / "out.zarr", "nofft")
+    with pytest.raises(ArgumentTypeError, match=r"source.*DataArray of an array of cubed.*data"):
+        run(xr.DataArray(array), tmp_path / "out.zarr", "fft")
     assert not (tmp_path / "out.zarr").exists()

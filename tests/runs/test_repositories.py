@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -149,6 +150,19 @@ def test_on_a_cluster(repository, client):
     assert relative_l2(stored[:], np.fft.fft2(X)) < 1e-14
 
 
+def test_in_other_processes(repository):
+    with dask.config.set(scheduler="processes", num_workers=2):
+        writing = repository.writable_session("main")
+        reading = repository.readonly_session("main")
+        run(place(reading, "x"), place(writing, "spectrum"), "fft2")
+        writing = repository.writable_session("main")
+        with pytest.raises(ArgumentError, match=r"source.*'x'.*read-only session"):
+            run(place(writing, "x"), place(writing, "other"), "fft2")
+    latest = repository.readonly_session("main")
+    stored = zarr.open_array(place(latest, "spectrum"), mode="r")
+    assert relative_l2(stored[:], np.fft.fft2(X)) < 1e-14
+
+
 def test_replacing(repository):
     for overwrite in (False, True):
         reading = repository.readonly_session("main")
@@ -172,3 +186,10 @@ def test_refusals(repository, tmp_path):
     with pytest.raises(ArgumentError, match="uncommitted"):
         run(da.ones(8), place(writing, "new"), "fft")
     assert writing.has_uncommitted_changes  # those of the user stay
+    stored = zarr.open_array(place(reading, "x"), mode="r")
+    with pytest.raises(ArgumentTypeError, match=r"source.*'Array'.*store_path"):
+        run(stored, place(repository.writable_session("main"), "new"), "fft")
+    cubed = pytest.importorskip("cubed")
+    array = cubed.from_array(X, chunks=8, spec=cubed.Spec(allowed_mem="200MB"))
+    with pytest.raises(ArgumentTypeError, match=r"destination.*'new'.*cubed"):
+        run(array, place(repository.writable_session("main"), "new"), "fft")

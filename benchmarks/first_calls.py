@@ -1,10 +1,14 @@
 """First calls of fresh processes, from NumPy to NumPy: ours against `scipy.fft` and `da.fft`.
 
 Contestants take turns. Each process makes one call, and its time includes the exit of the process,
-but neither imports, which have rows of their own, nor the check of the result. Before each process
-another one touches as much memory, because in a virtual machine the first touch of memory that the
-host does not back yet is 30 times slower than any later one. With an empty cache no loop of ours
-is compiled yet. A result is checked by its energy and by two of its frequencies.
+but neither imports, which have rows of their own, nor the check of the result. Just before the call
+the process touches as much memory and frees it: in a virtual machine the first touch of memory that
+the host does not back yet is 30 times slower than any later one, and hosts take free memory back
+after seconds. With an empty cache no loop of ours is compiled yet. Each result is checked by its
+energy, and the first one of each contestant of a row by two of its frequencies, too.
+
+By default a few shapes of each size run, in five turns, and inputs above 256 MiB in three.
+``--only '*'`` runs all shapes, from one to three dimensions, real and complex.
 
 ``--gpu`` runs the rows of a machine with a GPU and torch instead, from pageable memory to pageable
 memory, and the time in which a process writes to as many bytes as the result has.
@@ -13,6 +17,7 @@ memory, and the time in which a process writes to as many bytes as the result ha
 import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,11 +29,32 @@ from benchmarks import core
 #: Sizes of inputs in MiB.
 SIZES = (1, 64, 256, 512, 1024)
 
+#: Rows that run by default, and the one that also runs with an empty cache.
+SELECTED = (
+    "1 MiB, 3D, real",
+    "64 MiB, 1D, real",
+    "64 MiB, 2D, complex",
+    "64 MiB, 3D, real",
+    "64 MiB, 3D, complex",
+    "256 MiB, 1D, real",
+    "256 MiB, 3D, real",
+    "512 MiB, 2D, real",
+    "1024 MiB, 3D, real",
+)
+WITH_EMPTY_CACHE = "64 MiB, 3D, real"
+
+#: Size of an input in MiB above which few turns suffice, and their number.
+LARGE_MIB = 256
+TURNS_OF_LARGE = 3
+
 #: Function by the character of its row: of real and of complex input.
 FUNCTIONS = {"real": "rfftn", "complex": "fftn"}
 
-#: Memory that is touched before each process, in units of the input.
-TOUCHED = 8
+#: Memory that is touched before each call, in units of the input: more than any of them uses.
+TOUCHED = 4
+
+#: Bytes of a part of memory that one of several threads fills.
+PART_NBYTES = 1 << 26
 
 #: Largest relative error of single precision.
 TOLERANCE = 1e-4
@@ -37,6 +63,9 @@ EMPTY = ", empty cache"
 
 #: Sizes of inputs in MiB for a GPU.
 GPU_SIZES = (128, 4096)
+
+#: Rows that run by default with a GPU.
+GPU_SELECTED = ("128 MiB, 3D, real", "4096 MiB, 3D, real")
 
 #: Contestants of rows for a GPU: ours, torch, and writing to the result's memory.
 ON_GPU = "gpu"
@@ -57,19 +86,28 @@ def shape_of(mib: float, ndim: int, itemsize: int) -> tuple[int, ...]:
     return tuple(1 << (bits + axis) // ndim for axis in range(ndim))
 
 
-def touch(nbytes: int) -> dict[str, Any]:
-    """Write to as much memory."""
-    np.empty(nbytes, np.uint8).fill(1)
-    return {}
+def touch(nbytes: int) -> None:
+    """Write to as much memory in several threads, and free it."""
+    memory = np.empty(nbytes, np.uint8)
+    parts = [memory[low : low + PART_NBYTES] for low in range(0, nbytes, PART_NBYTES)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda part: np.copyto(part, 1), parts))
 
 
 def input_of(shape: tuple[int, ...], kind: str) -> np.ndarray:
     """Return random numbers in single precision."""
     dtype = np.dtype("f4" if kind == "real" else "c8")
     values = np.empty(shape, dtype)
-    parts = values.view("f4").reshape(-1)
-    np.random.default_rng(1).random(out=parts, dtype=np.float32)
-    parts -= 0.5
+    numbers = values.view("f4").reshape(-1)
+
+    def fill(low: int) -> None:
+        """Fill a part."""
+        part = numbers[low : low + PART_NBYTES // 4]
+        np.random.default_rng(low).random(out=part, dtype=np.float32)
+        part -= 0.5
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(fill, range(0, numbers.size, PART_NBYTES // 4)))
     return values
 
 
@@ -79,6 +117,7 @@ def first_call(
     shape: Sequence[int],
     threads: int,
     cache: str,
+    by_frequencies: bool,
 ) -> dict[str, Any]:
     """Return the time of the first call of this process, and when the process began to exit."""
     if cache:
@@ -89,17 +128,20 @@ def first_call(
     if library == "scipy.fft":
         import scipy.fft
 
+        touch(TOUCHED * x.nbytes)
         started = time.monotonic()
         y = getattr(scipy.fft, name)(x, workers=threads)
     elif library == TORCH:
         import torch
 
+        touch(TOUCHED * x.nbytes)
         started = time.monotonic()
         spectrum = getattr(torch.fft, name)(torch.from_numpy(x).cuda())
         y = spectrum.cpu().numpy()
     elif library == ON_GPU:
         from dask_bigfft import fft
 
+        touch(TOUCHED * x.nbytes)
         started = time.monotonic()
         lazy = getattr(fft, name)(x, device="gpu")
         y = lazy.compute(scheduler="threads", num_workers=threads)
@@ -108,6 +150,7 @@ def first_call(
 
         from dask_bigfft import fft
 
+        touch(TOUCHED * x.nbytes)
         started = time.monotonic()
         if library == "da.fft":
             lazy = getattr(da.fft, name)(da.from_array(x, chunks=-1, name=False))
@@ -115,7 +158,7 @@ def first_call(
             lazy = getattr(fft, name)(x, kernel=library)
         y = lazy.compute(scheduler="threads", num_workers=threads)
     seconds = time.monotonic() - started
-    error = error_of(x, y)
+    error = error_of(x, y, by_frequencies)
     return {"seconds": seconds, "samples": error, "exits": time.monotonic()}
 
 
@@ -123,13 +166,14 @@ def touching(kind: str, shape: Sequence[int]) -> dict[str, Any]:
     """Return the time in which this process writes to as many bytes as a result has."""
     *others, last = shape
     length = last // 2 + 1 if kind == "real" else last
+    touch(TOUCHED * int(np.prod(shape)) * 8)
     started = time.monotonic()
     np.empty((*others, length), "c8").fill(1)
     seconds = time.monotonic() - started
     return {"seconds": seconds, "samples": 0.0, "exits": time.monotonic()}
 
 
-def error_of(x: np.ndarray, y: np.ndarray) -> float:
+def error_of(x: np.ndarray, y: np.ndarray, by_frequencies: bool = True) -> float:
     """Return the largest relative error of the energy and of two frequencies of a spectrum."""
     energy = squares(x)
     spectrum = squares(y)
@@ -139,7 +183,7 @@ def error_of(x: np.ndarray, y: np.ndarray) -> float:
         if n % 2 == 0:
             spectrum -= squares(y[..., -1])
     errors = [abs(spectrum / x.size - energy) / energy]
-    for part in (3, 5):
+    for part in (3, 5) if by_frequencies else ():
         place = tuple(n // part for n in y.shape)
         errors.append(abs(y[place] - frequency(x, place)) / np.sqrt(energy))
     return float(max(errors))
@@ -170,11 +214,17 @@ def imported(module: str) -> dict[str, Any]:
     return {"seconds": time.monotonic() - started}
 
 
-def run(contestant: str, row: tuple[str, tuple[int, ...]], threads: int) -> dict[str, Any]:
-    """Return what a new process of a contestant says, with the time of its exit."""
+def run(
+    contestant: str,
+    row: tuple[str, tuple[int, ...]],
+    threads: int,
+    checked: set[str],
+) -> dict[str, Any]:
+    """Return what a new process of a contestant says, with the time of its exit.
+
+    Frequencies are checked unless the contestant is in `checked`, to which it is added.
+    """
     kind, shape = row
-    nbytes = int(np.prod(shape)) * (4 if kind == "real" else 8)
-    core.call(touch, TOUCHED * nbytes)
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         cache = folder if contestant.endswith(EMPTY) else ""
         if contestant == TOUCHING:
@@ -187,8 +237,10 @@ def run(contestant: str, row: tuple[str, tuple[int, ...]], threads: int) -> dict
                 shape,
                 threads,
                 cache,
+                contestant not in checked,
             )
         ended = time.monotonic()
+    checked.add(contestant)
     if "seconds" in answer:
         answer["seconds"] += ended - answer["exits"]
     return answer
@@ -226,24 +278,37 @@ def rows_of(sizes: Sequence[int], scale: float) -> dict[str, tuple[str, tuple[in
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = core.arguments("first_calls", __doc__, repeat=9)
+    parser = core.arguments("first_calls", __doc__, repeat=5, only=None)
     parser.add_argument("--gpu", action="store_true", help="rows of a GPU, against torch")
     args = parser.parse_args(argv)
     results = core.Results(args, "first_calls")
     section = "first"
     rows = rows_of(SIZES, args.scale)
-    contestants = [*args.kernels, f"{args.kernels[0]}{EMPTY}", "scipy.fft", "da.fft"]
+    contestants = [*args.kernels, "scipy.fft", "da.fft"]
     imports = IMPORTS
+    selected: Sequence[str] = (*SELECTED, *IMPORTS)
     if args.gpu:
         section = "gpu"
         rows = rows_of(GPU_SIZES, args.scale)
         contestants = [ON_GPU, TORCH, TOUCHING]
         imports = ()
-    chosen = core.chosen([*rows, *imports], args.only)
+        selected = GPU_SELECTED
+    chosen = core.chosen([*rows, *imports], args.only or selected)
     names = [name for name in chosen if name in rows]
     for name in results.missing(section, names):
-        call = partial(run, row=rows[name], threads=args.threads)
-        runs = core.in_turns(contestants, args.repeat, call)
+        row_contestants = list(contestants)
+        if name == WITH_EMPTY_CACHE:
+            row_contestants.append(f"{args.kernels[0]}{EMPTY}")
+        turns = args.repeat
+        if int(name.partition(" ")[0]) > LARGE_MIB:
+            turns = min(turns, TURNS_OF_LARGE)
+        call = partial(
+            run,
+            row=rows[name],
+            threads=args.threads,
+            checked=set(),
+        )
+        runs = core.in_turns(row_contestants, turns, call)
         results.add(section, name, **row_of(runs))
     modules = list(results.missing("import", [name for name in chosen if name in IMPORTS]))
     if modules:

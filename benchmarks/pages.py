@@ -63,8 +63,10 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
     "first_calls": (
         "First calls",
         "In fresh processes, from NumPy to NumPy, in single precision; time includes the exit of "
-        "the process, but no imports. Before each process another one touches as much memory. "
-        "Empty cache: no loop of ours is compiled yet. Medians.",
+        "the process, but no imports. Just before the call the process touches as much memory "
+        "and frees it. "
+        "Empty cache: no loop of ours is compiled yet. Medians. By default the program runs a few "
+        "shapes of each size, in five turns, and in three above 256 MiB; it can run all shapes.",
         {
             "first": (
                 "First calls",

@@ -29,6 +29,7 @@ from dask_bigfft.errors import (
 from dask_bigfft.events import running_client
 from dask_bigfft.gpu.dispatch import missing
 from dask_bigfft.graph.assembly import SHARED_NBYTES, snapshot
+from dask_bigfft.kernels.compiled import import_beside
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.machine import environment
 from dask_bigfft.planner.request import DeviceChoice
@@ -44,6 +45,9 @@ from dask_bigfft.transforms.spec import (
 )
 
 Rounds = tuple[tuple[tuple[int, int], ...], ...]
+
+#: Bytes of an input whose transform will load compiled loops: NumPy does the first copies.
+LOOPS_NBYTES = 200 << 20
 
 _ALLOWED_ROUNDS = "a sequence with a mapping of axis to factor for each round"
 
@@ -119,6 +123,8 @@ def _lazy_array(a: Any) -> da.Array:
     is_plain = type(a) is np.ndarray and a.dtype.kind in "fc" and a.dtype.isnative
     if not is_plain or a.nbytes < SHARED_NBYTES or ARRAY_EXPRESSIONS:
         return cast("da.Array", da.from_array(a, name=name))
+    if a.nbytes >= LOOPS_NBYTES:
+        import_beside()
     values = snapshot(a)
     chunks = normalize_chunks("auto", a.shape, dtype=a.dtype)
     keys = itertools.product([name], *(range(len(sizes)) for sizes in chunks))

@@ -31,6 +31,7 @@ from dask_bigfft.api.plans import described, make_plan, reader_of
 from dask_bigfft.api.slicing import Slicing, slicing_of
 from dask_bigfft.dask_private import functions_of, is_expression
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
+from dask_bigfft.gpu.dispatch import open_early
 from dask_bigfft.graph.layer import origin, transformed_array
 from dask_bigfft.kernels.views import empty_like
 from dask_bigfft.machine import environment
@@ -222,6 +223,7 @@ def transform(
         axes,
         stacklevel=5,
     )
+    open_early(extras.get("device"))
     array = parse_array(a, name)
     parse_options(extras, Extras)
     if _has_no_axes(

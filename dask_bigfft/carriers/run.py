@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dask_bigfft.arrays import Array, Block
+from dask_bigfft.carriers import buffers
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import current_worker, during, emit, task_threads
 from dask_bigfft.exchange import gather
@@ -216,6 +217,9 @@ class PlanRun:
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
             pairs = zip(self.plan.rounds[number].target.axes, block, strict=True)
             values = values.reshape([math.prod(axis.shape(i)) for axis, i in pairs])
+            is_new = type(values) is np.ndarray and not self.overwrites(number)
+            if self.plan.result.blocks == 1 and is_new:  # `assembled` then need not copy it
+                buffers.advance(self.token, buffers.RESULT, [values])
         emit_phase("round", block, values.nbytes, started)
         return values
 

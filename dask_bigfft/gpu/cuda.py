@@ -5,12 +5,14 @@ pinned while the process has a device. Arrays of others are pinned in place whil
 """
 
 import contextlib
+import ctypes
 import functools
 import importlib
 import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,11 @@ import numpy.typing as npt
 from dask_bigfft import config
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import current_worker
+from dask_bigfft.gpu.copy_threads import loops_are_loaded
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.memory.arena import default_arena, pin_blocks, pinned
 from dask_bigfft.memory.pinned import Pinner
+from dask_bigfft.system import after_fork
 
 #: Instructions to install CuPy.
 INSTALL = (
@@ -126,11 +130,58 @@ def free_pinned() -> None:
     cupy().get_default_pinned_memory_pool().free_all_blocks()
 
 
+#: Ready once the driver is initialised, if `open_beside` was called.
+_driver_is_ready: Future[None] | None = None
+
+
+def open_beside() -> None:
+    """Start to open the first device in a thread, once, because other work can go on meanwhile.
+
+    The driver takes 0.2 s, the context 0.1 s, and loops of the host that copy to pinned memory
+    0.1 s (H200). CuPy would hold the GIL meanwhile. It finds the driver and the context ready.
+    """
+    global _driver_is_ready
+    if _driver_is_ready is None and os.environ.get("CUDA_VISIBLE_DEVICES") not in _HIDES_ALL:
+        pool = ThreadPoolExecutor(2, thread_name_prefix="bigfft-open")
+        _driver_is_ready = pool.submit(_open_driver, pool)
+
+
+def _open_driver(pool: ThreadPoolExecutor) -> None:
+    """Initialise the driver, and start to do what needs it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:  # CuPy will say so
+        return
+    if driver.cuInit(0) == 0:
+        pool.submit(_open_context, driver)
+        pool.submit(loops_are_loaded)
+    pool.shutdown(wait=False)
+
+
+def _open_context(driver: Any) -> None:
+    """Create the context of the first device, which the runtime of CUDA shares."""
+    device = ctypes.c_int()
+    context = ctypes.c_void_p()
+    if driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
+def _forget_driver() -> None:
+    """Forget the thread that opens a device, which a forked process does not have."""
+    global _driver_is_ready
+    _driver_is_ready = None
+
+
+after_fork(_forget_driver)
+
+
 @functools.cache
 def _visible_devices() -> tuple[tuple[int, ...], str | None]:
     """Return the ordinals of usable devices, and the reason if there are none."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in _HIDES_ALL:  # the driver takes long to say so
         return (), _NO_DEVICE
+    if _driver_is_ready is not None:
+        _driver_is_ready.result()  # without the GIL, which the runtime would hold
     try:
         count = int(cupy().cuda.runtime.getDeviceCount())
     except DeviceError as error:

@@ -720,11 +720,14 @@ class CupyGPU:
     def _opened_ring(self) -> Ring:
         """Return the ring, made at first use."""
         if self._ring is None:
-            buffers = []
-            for _ in range(2 * BUFFERS):
-                pinned = cupy().cuda.alloc_pinned_memory(BUFFER_NBYTES)
-                buffers.append(np.frombuffer(pinned, np.uint8, BUFFER_NBYTES))
-            self._ring = Ring(buffers, max(2, processors()))
+
+            def allocate(nbytes: int) -> Array:
+                """Return pinned bytes."""
+                pinned = cupy().cuda.alloc_pinned_memory(nbytes)
+                return np.frombuffer(pinned, np.uint8, nbytes)
+
+            threads = max(2, processors())
+            self._ring = Ring(allocate, threads, BUFFERS, BUFFER_NBYTES)
         return self._ring
 
     # --- computing ------------------------------------------------------------------------------

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from dask.system import CPU_COUNT
 
+from dask_bigfft import config
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.events import emit
+from dask_bigfft.events import emit, running_client
 from dask_bigfft.gpu import cuda
 from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView
@@ -168,6 +169,18 @@ def device_count() -> int:
     if _process.registered is not None:
         return len(_process.registered)
     return 0 if _process.failure else len(cuda.available())
+
+
+def open_early(device: Any) -> None:
+    """Start to open a device if an argument or the setting names one and tasks will run here.
+
+    The call goes on meanwhile: it copies its input and makes its plan.
+    """
+    if device is None:
+        device = config.get("bigfft.device")
+    is_named = isinstance(device, str) and device in ("gpu", "hybrid")
+    if is_named and _process.registered is None and running_client() is None:
+        cuda.open_beside()
 
 
 def software() -> dict[str, str]:

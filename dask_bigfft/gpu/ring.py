@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -99,13 +100,19 @@ Copy = Callable[[int, Array, Part], object]
 
 @dataclass
 class _Buffer:
-    """Pinned buffer with the copies in flight to and from it."""
+    """Pinned buffer with the copies in flight to and from it, allocated at its first use."""
 
-    memory: Array
+    nbytes: int
+    allocate: Callable[[int], Array]
     mark: Mark | None = None
     scattered: "Future[None] | None" = None
     shares: list[Any] = field(default_factory=list)
     staged: list[tuple[int, Array, Part]] = field(default_factory=list)
+
+    @cached_property
+    def memory(self) -> Array:
+        """Pinned bytes."""
+        return self.allocate(self.nbytes)
 
     def array_like(self, values: Array, offset: int = 0) -> Array:
         """Return the bytes from an offset on as an array of the shape and dtype of `values`."""
@@ -142,18 +149,28 @@ class Ring:
 
     Parameters
     ----------
-    buffers : list of ndarray
-        Pinned bytes, half of them for each direction.
+    allocate : callable
+        Returns as many pinned bytes as its argument says. It is called for each buffer at its first
+        use, because pinning takes longer than the copies of a small block.
     threads : int
         Number of host threads that gather and scatter.
+    buffers : int
+        Number of buffers for each direction.
+    nbytes : int
+        Size of a buffer in bytes.
     """
 
-    def __init__(self, buffers: list[Array], threads: int) -> None:
-        half = len(buffers) // 2
+    def __init__(
+        self,
+        allocate: Callable[[int], Array],
+        threads: int,
+        buffers: int,
+        nbytes: int,
+    ) -> None:
         #: Buffers to the GPU without pending values.
-        self.free = deque(_Buffer(memory) for memory in buffers[:half])
-        self._out = deque(_Buffer(memory) for memory in buffers[half:])
-        self.nbytes = buffers[0].nbytes
+        self.free = deque(_Buffer(nbytes, allocate) for _ in range(buffers))
+        self._out = deque(_Buffer(nbytes, allocate) for _ in range(buffers))
+        self.nbytes = nbytes
         self._threads = threads
         self.pool = copy_pool(threads)
         #: Pool before the loops were compiled, which may still be at work.

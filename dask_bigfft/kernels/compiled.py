@@ -281,6 +281,17 @@ def has_llvmlite() -> bool:
     return True
 
 
+def import_beside() -> None:
+    """Import llvmlite in a thread, for loops that will be loaded: 0.05 s."""
+
+    def load() -> None:
+        with suppress(ImportError, OSError):  # `has_llvmlite` will say so
+            _machine()
+
+    if "llvmlite" not in sys.modules:
+        threading.Thread(target=load, name="bigfft-llvmlite").start()
+
+
 _warned = [False]
 
 

@@ -28,6 +28,14 @@ class Mark:
         self.thread.join()
 
 
+class Pinned(list):
+    """Buffers, as a ring allocates them."""
+
+    def allocate(self, nbytes):
+        self.append(np.zeros(nbytes, np.uint8))
+        return self[-1]
+
+
 class GPU:
     """Memory of a GPU that copies in the background, late, in the order of the calls."""
 
@@ -83,8 +91,8 @@ def test_views_of_any_size_go_round_there_and_back(
     monkeypatch,
 ):
     """A buffer is not overwritten before threads have emptied it."""
-    buffers = [np.zeros(512, np.uint8) for _ in range(4)]
-    ring = Ring(buffers, 3)
+    buffers = Pinned()
+    ring = Ring(buffers.allocate, 3, buffers=2, nbytes=512)
     block = np.random.default_rng(seed).standard_normal((50, 11))
     gpu = GPU(block[part].shape, buffers, seed)
     copy = ring.pool.copy
@@ -100,6 +108,19 @@ def test_views_of_any_size_go_round_there_and_back(
     ring.close()
 
 
+def test_a_small_view_takes_one_buffer():
+    buffers = Pinned()
+    ring = Ring(buffers.allocate, 2, buffers=4, nbytes=512)
+    gpu = GPU((8, 4), buffers, 0)
+    for number in range(3):
+        values = np.full((8, 4), number + 1.0)
+        ring.load([values], gpu.take, lambda: gpu.last)
+        gpu.last.synchronize()
+        assert np.array_equal(gpu.memory, values)
+        assert len(buffers) == number + 1  # in turn
+    ring.close()
+
+
 class Broken:
     """The mark of a GPU that fails."""
 
@@ -108,7 +129,7 @@ class Broken:
 
 
 def test_what_a_scatter_raises_reaches_who_waits():
-    ring = Ring([np.zeros(64, np.uint8) for _ in range(2)], 1)
+    ring = Ring(Pinned().allocate, 1, buffers=1, nbytes=64)
 
     (pending,) = ring.store([np.zeros(8)], lambda *_: None, Broken)
     with pytest.raises(RuntimeError, match="fell off"):
@@ -125,7 +146,7 @@ def test_what_a_scatter_raises_reaches_who_waits():
 
 def test_a_ring_closes_also_where_the_gpu_has_failed():
     before = threading.enumerate()
-    ring = Ring([np.zeros(64, np.uint8) for _ in range(2)], 2)
+    ring = Ring(Pinned().allocate, 2, buffers=1, nbytes=64)
 
     ring.load([np.zeros(8)], lambda *_: None, Broken)
     with pytest.raises(RuntimeError, match="fell off"):
@@ -137,8 +158,8 @@ def test_a_ring_closes_also_where_the_gpu_has_failed():
 @pytest.mark.parametrize("ahead", [False, True])
 def test_who_is_interrupted_loses_no_buffer(error, ahead):
     """Where the GPU is asked to copy, or told to tell when it is done."""
-    buffers = [np.zeros(512, np.uint8) for _ in range(8)]
-    ring = Ring(buffers, 3)
+    buffers = Pinned()
+    ring = Ring(buffers.allocate, 3, buffers=4, nbytes=512)
     views = [np.full((40, 8), i + 1.0) for i in range(2)]
     gpu = GPU((40, 8), buffers, 0)
     requested = []
@@ -172,8 +193,8 @@ def test_who_is_interrupted_loses_no_buffer(error, ahead):
 def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
     """Pieces larger and smaller than buffers; some never asked for, some not told of."""
     rng = np.random.default_rng(seed)
-    buffers = [np.zeros(2048, np.uint8) for _ in range(count)]
-    ring = Ring(buffers, 3)
+    buffers = Pinned()
+    ring = Ring(buffers.allocate, 3, buffers=count // 2, nbytes=2048)
     gpu = GPU((1,), buffers, seed)
     pieces = [rng.standard_normal((1 + (7 * i) % 30, 40)) for i in range(24)]
     told = [i for i in range(24) if rng.random() < 0.8]

@@ -15,6 +15,7 @@ from graph.keeping import Keeping, allocated_bytes, come_back
 from support import close
 
 from dask_bigfft import fft
+from dask_bigfft.memory import default_arena
 from dask_bigfft.memory.arena import is_allocated
 from dask_bigfft.testing.strategies import random_array
 
@@ -23,6 +24,7 @@ def data(*shape):
     return random_array(shape, "c16", 3)
 
 
+@pytest.mark.parametrize("blocks", [1, 8])
 @pytest.mark.parametrize(
     ("kind", "shape"),
     [
@@ -31,12 +33,15 @@ def data(*shape):
         ("fftn", (64, 128, 256)),
     ],
 )
-def test_blocks_that_lie_end_to_end_are_not_copied(kind, shape):
+def test_blocks_that_lie_end_to_end_are_not_copied(kind, shape, blocks):
     a = data(*shape)
-    y = getattr(fft, kind)(da.from_array(a, chunks=(shape[0] // 8, *shape[1:])))
+    y = getattr(fft, kind)(da.from_array(a, chunks=(shape[0] // blocks, *shape[1:])))
     before = allocated_bytes()
+    allocations = default_arena().counters().allocations
     transformed = y.compute(scheduler="threads")
     assert is_allocated(transformed)
+    if blocks == 1 and kind == "fft":  # others also take memory for tiles
+        assert default_arena().counters().allocations == allocations + 1
     assert transformed.nbytes <= allocated_bytes() - before <= 1.25 * transformed.nbytes
     assert close(transformed, getattr(scipy.fft, kind)(a))
     del transformed
@@ -55,11 +60,13 @@ def test_others_are_copied_to_memory_that_comes_back():
     assert come_back(before)
 
 
-def test_what_else_uses_the_blocks_sees_them_as_they_are():
-    a = data(2**14)
-    x = da.from_array(a, chunks=2**10)
+@pytest.mark.parametrize("blocks", [1, 16])
+def test_what_else_uses_the_blocks_sees_them_as_they_are(blocks):
+    a = data(2**16)
+    x = da.from_array(a, chunks=2**16 // blocks)
     y = fft.fft(x)
     expected = scipy.fft.fft(a)
+    untouched = a.copy()
     with dask.config.set(scheduler="threads", num_workers=2):
         whole, total, part, again = dask.compute(y, y.sum(), y[100:3000], y)
         assert close(whole, expected)
@@ -76,6 +83,19 @@ def test_what_else_uses_the_blocks_sees_them_as_they_are():
         from_graph = y.compute()
         from_graph[...] = 0
         assert close(persisted.compute(), expected)
+        assert close(y.compute(), expected)
+        assert close(a, untouched)
+
+
+def test_a_source_block_is_not_the_result_unless_it_may_be_overwritten():
+    a = data(2**16, 1)
+    x = da.from_array(a, chunks=-1).persist()
+    for transform in (fft.fft, fft.fftshift, fft.ifftshift):
+        for axis in (0, 1):
+            option = {"axes": axis} if transform is not fft.fft else {"axis": axis}
+            moved = transform(x, **option).compute(scheduler="threads")
+            moved[...] = 0
+            assert close(x.compute(), a)
 
 
 def test_an_array_dies_with_its_last_reference():

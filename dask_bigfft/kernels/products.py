@@ -1,0 +1,326 @@
+"""Products of a spectrum with values of a transfer function, which are checked on the way.
+
+One compiled pass casts the values, tests whether they are finite, and multiplies, without the GIL.
+NumPy takes a pass for each of these, and needs the GIL between them. Until the loop is compiled,
+or without numba, NumPy does it with the same bits.
+
+The product replaces the spectrum: a loop with a second array for it is not vectorised where both
+are the same memory.
+
+The sign of the frequency N/2 of an even length N is not determined. A value there may be the mean
+of those for both signs, of which the second one comes last along the axis.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dask_bigfft.arrays import Array
+from dask_bigfft.kernels.compiled import compiled
+from dask_bigfft.kernels.copies import may_compile, pays
+
+Slices = tuple[slice, ...]
+
+
+def multiply_checked(
+    values: Array,
+    spectrum: Array,
+    part: Slices,
+    middles: Mapping[int, int],
+    scale: float = 1.0,
+) -> bool:
+    """Multiply a part of a spectrum by values in place, and return whether all of them are finite.
+
+    Parameters
+    ----------
+    values : ndarray
+        Real or complex. They broadcast against the part.
+    spectrum : ndarray
+        The spectrum.
+    part : tuple of slice
+        The part that is multiplied.
+    middles : mapping of int to int
+        Places in the part, along some axes, whose value is the mean of the one there and of the
+        last one. Along these axes there is one value more than the part has.
+    scale : float
+        Number by which the product is multiplied.
+    """
+    if values.dtype.char not in "fdgFDG":
+        values = values.astype(np.float64)
+    factors = spectrum[part]
+    is_compilable = spectrum.dtype.char in "FD" and values.dtype.char in "fdFD"
+    if not is_compilable or not spectrum.flags.c_contiguous:
+        return _multiply_by_numpy(values, factors, middles, scale)
+    if pays((spectrum.dtype, spectrum.dtype), 1, factors.nbytes):
+        has_wrong = np.zeros(1, np.int64)
+        contiguous_values = np.ascontiguousarray(values)
+        start_nbytes = factors.ctypes.data - spectrum.ctypes.data
+        arguments = (
+            _numbers(contiguous_values),
+            _numbers(spectrum),
+            start_nbytes // spectrum.real.itemsize,
+            _axes_table(contiguous_values, factors, middles),
+            np.zeros(factors.ndim, np.int64),
+            np.empty(1 << factors.ndim, np.int64),
+            np.empty((2, 1 << factors.ndim), np.float64),
+            float(scale),
+            True if values.dtype.kind == "c" else None,
+            has_wrong,
+        )
+        if _multiply_rows.call(arguments, may_compile()):
+            return not has_wrong[0]
+    return _multiply_by_numpy(values, factors, middles, scale)
+
+
+# --- the compiled loop --------------------------------------------------------------------------
+
+
+def _numbers(array: Array) -> Array:
+    """Return a contiguous array as a line of real numbers, of which a complex value is two."""
+    return array.reshape(-1).view(array.real.dtype)
+
+
+def _axes_table(values: Array, factors: Array, middles: Mapping[int, int]) -> Array:
+    """Return a row for each axis, which `_multiply_rows` reads, with steps in numbers.
+
+    It has the number of places, the steps in the values and in the spectrum, the place whose value
+    is a mean (-1: none), and the step from there to the other value of the mean.
+    """
+    rows: list[tuple[int, ...]] = []
+    for axis, count in enumerate(factors.shape):
+        step = 0
+        if values.shape[axis] > 1:
+            step = values.strides[axis] // values.real.itemsize
+        middle = middles.get(axis, -1) if step else -1
+        spectrum_step = factors.strides[axis] // factors.real.itemsize
+        rows.append((count, step, spectrum_step, middle, (count - middle) * step))
+    return np.array(rows, np.int64)
+
+
+@compiled
+def _multiply_row(  # type: ignore[no-untyped-def]
+    values,
+    spectrum,
+    first_value,
+    first,
+    value_step,
+    step,
+    count,
+    scale,
+    is_complex,
+):
+    """Multiply some places of a row; return 1 if a value is not finite, else 0."""
+    real = spectrum.dtype.type
+    v, s = np.uintp(first_value), np.uintp(first)
+    one = np.uintp(1)
+    two = np.uintp(2)
+    wrong = 0
+    if is_complex is not None:
+        for i in range(count):
+            v_place = v + np.uintp(i) * np.uintp(value_step)
+            s_place = s + np.uintp(i) * np.uintp(step)
+            a = values[v_place]
+            b = values[v_place + one]
+            wrong |= int(a - a != 0) | int(b - b != 0)
+            re = real(a * scale)
+            im = real(b * scale)
+            x = spectrum[s_place]
+            y = spectrum[s_place + one]
+            spectrum[s_place] = x * re - y * im
+            spectrum[s_place + one] = x * im + y * re
+    elif value_step == 1 and step == 2:
+        for i in range(count):
+            s_place = s + two * np.uintp(i)
+            a = values[v + np.uintp(i)]
+            wrong |= int(a - a != 0)
+            re = real(a * scale)
+            spectrum[s_place] *= re
+            spectrum[s_place + one] *= re
+    else:
+        for i in range(count):
+            s_place = s + np.uintp(i) * np.uintp(step)
+            a = values[v + np.uintp(i) * np.uintp(value_step)]
+            wrong |= int(a - a != 0)
+            re = real(a * scale)
+            spectrum[s_place] *= re
+            spectrum[s_place + one] *= re
+    return wrong
+
+
+@compiled
+def _multiply_by_mean(  # type: ignore[no-untyped-def]
+    values,
+    spectrum,
+    place,
+    offsets,
+    count,
+    sums,
+    scale,
+    is_complex,
+):
+    """Multiply one place by the mean of `count` values, a power of 2; return as `_multiply_row`.
+
+    The values are at `offsets`. Those of two signs of an axis are half of them apart, for the last
+    axis first.
+    """
+    real = spectrum.dtype.type
+    for i in range(count):
+        sums[0, i] = values[offsets[i]]
+        sums[1, i] = values[offsets[i] + 1] if is_complex is not None else 0
+    while count > 1:
+        count //= 2
+        for i in range(count):
+            sums[0, i] = (sums[0, i] + sums[0, i + count]) / 2
+            sums[1, i] = (sums[1, i] + sums[1, i + count]) / 2
+    a = sums[0, 0]
+    b = sums[1, 0]
+    re = real(a * scale)
+    x = spectrum[place]
+    y = spectrum[place + 1]
+    if is_complex is None:
+        spectrum[place] = x * re
+        spectrum[place + 1] = y * re
+    else:
+        im = real(b * scale)
+        spectrum[place] = x * re - y * im
+        spectrum[place + 1] = x * im + y * re
+    return int(a - a != 0) | int(b - b != 0)
+
+
+@compiled
+def _multiply_rows(  # type: ignore[no-untyped-def]
+    values,
+    spectrum,
+    first,
+    axes,
+    index,
+    offsets,
+    sums,
+    scale,
+    is_complex,
+    has_wrong,
+):
+    """Multiply all rows of a part; `has_wrong` becomes 1 if a value is not finite.
+
+    Values and spectrum are lines of real numbers, and the part of the spectrum begins at `first`.
+    For `axes` see `_axes_table`. `index` has zeros for the place along each axis, `offsets` and
+    `sums` memory for the values of a mean.
+    """
+    last = len(axes) - 1
+    count, v_step, s_step, middle, opposite = axes[last]
+    row_count = 1
+    for axis in range(last):
+        row_count *= axes[axis, 0]
+    v, s = 0, first
+    wrong = 0
+    for _ in range(row_count):
+        mean_count = 1
+        offsets[0] = v
+        for axis in range(last):
+            if index[axis] == axes[axis, 3]:
+                for i in range(mean_count):
+                    offsets[mean_count + i] = offsets[i] + axes[axis, 4]
+                mean_count *= 2
+        place = 0
+        while place < count:
+            if mean_count == 1 and place != middle:
+                end = middle if place < middle else count
+                wrong |= _multiply_row(
+                    values,
+                    spectrum,
+                    v + place * v_step,
+                    s + place * s_step,
+                    v_step,
+                    s_step,
+                    end - place,
+                    scale,
+                    is_complex,
+                )
+                place = end
+                offsets[0] = v + place * v_step
+                continue
+            own_count = mean_count
+            if place == middle:
+                for i in range(mean_count):
+                    offsets[mean_count + i] = offsets[i] + opposite
+                own_count = 2 * mean_count
+            wrong |= _multiply_by_mean(
+                values,
+                spectrum,
+                s + place * s_step,
+                offsets,
+                own_count,
+                sums,
+                scale,
+                is_complex,
+            )
+            for i in range(mean_count):
+                offsets[i] += v_step
+            place += 1
+        for axis in range(last - 1, -1, -1):
+            index[axis] += 1
+            v += axes[axis, 1]
+            s += axes[axis, 2]
+            if index[axis] < axes[axis, 0]:
+                break
+            index[axis] = 0
+            v -= axes[axis, 0] * axes[axis, 1]
+            s -= axes[axis, 0] * axes[axis, 2]
+    if wrong:
+        has_wrong[0] = 1
+
+
+# --- by NumPy -----------------------------------------------------------------------------------
+
+
+def _multiply_by_numpy(
+    values: Array,
+    factors: Array,
+    middles: Mapping[int, int],
+    scale: float,
+) -> bool:
+    """Multiply a part like `_multiply_rows`, with the same bits."""
+    with np.errstate(all="ignore"):  # values that are not finite, or not in single precision
+        # Most often the sum tells, in half of the time.
+        is_finite = bool(np.isfinite(values.sum())) or bool(np.isfinite(values).all())
+        own_middles = [axis for axis in sorted(middles) if values.shape[axis] > 1]
+        if own_middles:
+            values = values.astype(np.result_type(values, np.float64))
+        for axis in reversed(own_middles):
+            values = _mean_over_signs(values, axis, middles[axis])
+        if scale != 1:
+            values = values * np.float64(scale)
+        values = in_precision(values, factors.dtype)
+        if values.dtype.kind != "c":
+            np.multiply(factors.real, values, out=factors.real)
+            np.multiply(factors.imag, values, out=factors.imag)
+            return is_finite
+        # NumPy's own product may round a sum of two products once.
+        real = factors.real * values.real - factors.imag * values.imag
+        np.add(factors.real * values.imag, factors.imag * values.real, out=factors.imag)
+        factors.real = real
+    return is_finite
+
+
+def _mean_over_signs(values: Array, axis: int, place: int) -> Array:
+    """Replace a value along an axis by its mean with the last one, and return all but the last one.
+
+    >>> _mean_over_signs(np.array([1.0, 2.0, 3.0, 6.0]), 0, 1)
+    array([1., 4., 3.])
+    """
+    outer = (slice(None),) * axis
+    middle = (*outer, slice(place, place + 1))
+    values[middle] = (values[middle] + values[(*outer, slice(-1, None))]) / 2
+    return values[(*outer, slice(0, -1))]
+
+
+def in_precision(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Return real or complex values in the precision of a dtype.
+
+    >>> in_precision(np.arange(2.0), np.dtype("c8")).dtype
+    dtype('float32')
+    """
+    if values.dtype.kind != "c":
+        dtype = np.empty(0, dtype).real.dtype
+    return values.astype(dtype, copy=False)

@@ -1,8 +1,8 @@
 """Products of a spectrum with values of a transfer function, which are checked on the way.
 
-One compiled pass casts the values, tests whether they are finite, and multiplies, without the GIL.
-NumPy takes a pass for each of these, and needs the GIL between them. Until the loop is compiled,
-or without numba, NumPy does it with the same bits.
+One compiled pass casts real values, tests whether they are finite, and multiplies, without the GIL.
+NumPy takes a pass for each of these, and needs the GIL between them. It has as fast products of
+complex values. Until the loop is compiled, or without numba, it does all, with the same bits.
 
 The product replaces the spectrum: a loop with a second array for it is not vectorised where both
 are the same memory.
@@ -49,7 +49,7 @@ def multiply_checked(
     if values.dtype.char not in "fdgFDG":
         values = values.astype(np.float64)
     factors = spectrum[part]
-    is_compilable = spectrum.dtype.char in "FD" and values.dtype.char in "fdFD"
+    is_compilable = spectrum.dtype.char in "FD" and values.dtype.char in "fd"
     if not is_compilable or not spectrum.flags.c_contiguous:
         return _multiply_by_numpy(values, factors, middles, scale)
     if pays((spectrum.dtype, spectrum.dtype), 1, factors.nbytes):
@@ -57,15 +57,14 @@ def multiply_checked(
         contiguous_values = np.ascontiguousarray(values)
         start_nbytes = factors.ctypes.data - spectrum.ctypes.data
         arguments = (
-            _numbers(contiguous_values),
-            _numbers(spectrum),
+            contiguous_values.reshape(-1),
+            spectrum.reshape(-1).view(spectrum.real.dtype),
             start_nbytes // spectrum.real.itemsize,
             _axes_table(contiguous_values, factors, middles),
             np.zeros(factors.ndim, np.int64),
             np.empty(1 << factors.ndim, np.int64),
-            np.empty((2, 1 << factors.ndim), np.float64),
+            np.empty(1 << factors.ndim, np.float64),
             float(scale),
-            True if values.dtype.kind == "c" else None,
             has_wrong,
         )
         if _multiply_rows.call(arguments, may_compile()):
@@ -76,22 +75,17 @@ def multiply_checked(
 # --- the compiled loop --------------------------------------------------------------------------
 
 
-def _numbers(array: Array) -> Array:
-    """Return a contiguous array as a line of real numbers, of which a complex value is two."""
-    return array.reshape(-1).view(array.real.dtype)
-
-
 def _axes_table(values: Array, factors: Array, middles: Mapping[int, int]) -> Array:
-    """Return a row for each axis, which `_multiply_rows` reads, with steps in numbers.
+    """Return a row for each axis, which `_multiply_rows` reads.
 
-    It has the number of places, the steps in the values and in the spectrum, the place whose value
-    is a mean (-1: none), and the step from there to the other value of the mean.
+    It has the number of places, the steps in the values and in the real numbers of the spectrum,
+    the place whose value is a mean (-1: none), and the step from there to the other value of it.
     """
     rows: list[tuple[int, ...]] = []
     for axis, count in enumerate(factors.shape):
         step = 0
         if values.shape[axis] > 1:
-            step = values.strides[axis] // values.real.itemsize
+            step = values.strides[axis] // values.itemsize
         middle = middles.get(axis, -1) if step else -1
         spectrum_step = factors.strides[axis] // factors.real.itemsize
         rows.append((count, step, spectrum_step, middle, (count - middle) * step))
@@ -108,7 +102,6 @@ def _multiply_row(  # type: ignore[no-untyped-def]
     step,
     count,
     scale,
-    is_complex,
 ):
     """Multiply some places of a row; return 1 if a value is not finite, else 0."""
     real = spectrum.dtype.type
@@ -116,35 +109,22 @@ def _multiply_row(  # type: ignore[no-untyped-def]
     one = np.uintp(1)
     two = np.uintp(2)
     wrong = 0
-    if is_complex is not None:
+    if value_step == 1 and step == 2:
         for i in range(count):
-            v_place = v + np.uintp(i) * np.uintp(value_step)
-            s_place = s + np.uintp(i) * np.uintp(step)
-            a = values[v_place]
-            b = values[v_place + one]
-            wrong |= int(a - a != 0) | int(b - b != 0)
-            re = real(a * scale)
-            im = real(b * scale)
-            x = spectrum[s_place]
-            y = spectrum[s_place + one]
-            spectrum[s_place] = x * re - y * im
-            spectrum[s_place + one] = x * im + y * re
-    elif value_step == 1 and step == 2:
-        for i in range(count):
-            s_place = s + two * np.uintp(i)
-            a = values[v + np.uintp(i)]
-            wrong |= int(a - a != 0)
-            re = real(a * scale)
-            spectrum[s_place] *= re
-            spectrum[s_place + one] *= re
+            place = s + two * np.uintp(i)
+            value = values[v + np.uintp(i)]
+            wrong |= int(value - value != 0)
+            factor = real(value * scale)
+            spectrum[place] *= factor
+            spectrum[place + one] *= factor
     else:
         for i in range(count):
-            s_place = s + np.uintp(i) * np.uintp(step)
-            a = values[v + np.uintp(i) * np.uintp(value_step)]
-            wrong |= int(a - a != 0)
-            re = real(a * scale)
-            spectrum[s_place] *= re
-            spectrum[s_place + one] *= re
+            place = s + np.uintp(i) * np.uintp(step)
+            value = values[v + np.uintp(i) * np.uintp(value_step)]
+            wrong |= int(value - value != 0)
+            factor = real(value * scale)
+            spectrum[place] *= factor
+            spectrum[place + one] *= factor
     return wrong
 
 
@@ -155,37 +135,25 @@ def _multiply_by_mean(  # type: ignore[no-untyped-def]
     place,
     offsets,
     count,
-    sums,
+    means,
     scale,
-    is_complex,
 ):
     """Multiply one place by the mean of `count` values, a power of 2; return as `_multiply_row`.
 
     The values are at `offsets`. Those of two signs of an axis are half of them apart, for the last
     axis first.
     """
-    real = spectrum.dtype.type
     for i in range(count):
-        sums[0, i] = values[offsets[i]]
-        sums[1, i] = values[offsets[i] + 1] if is_complex is not None else 0
+        means[i] = values[offsets[i]]
     while count > 1:
         count //= 2
         for i in range(count):
-            sums[0, i] = (sums[0, i] + sums[0, i + count]) / 2
-            sums[1, i] = (sums[1, i] + sums[1, i + count]) / 2
-    a = sums[0, 0]
-    b = sums[1, 0]
-    re = real(a * scale)
-    x = spectrum[place]
-    y = spectrum[place + 1]
-    if is_complex is None:
-        spectrum[place] = x * re
-        spectrum[place + 1] = y * re
-    else:
-        im = real(b * scale)
-        spectrum[place] = x * re - y * im
-        spectrum[place + 1] = x * im + y * re
-    return int(a - a != 0) | int(b - b != 0)
+            means[i] = (means[i] + means[i + count]) / 2
+    value = means[0]
+    factor = spectrum.dtype.type(value * scale)
+    spectrum[place] *= factor
+    spectrum[place + 1] *= factor
+    return int(value - value != 0)
 
 
 @compiled
@@ -196,16 +164,15 @@ def _multiply_rows(  # type: ignore[no-untyped-def]
     axes,
     index,
     offsets,
-    sums,
+    means,
     scale,
-    is_complex,
     has_wrong,
 ):
     """Multiply all rows of a part; `has_wrong` becomes 1 if a value is not finite.
 
     Values and spectrum are lines of real numbers, and the part of the spectrum begins at `first`.
     For `axes` see `_axes_table`. `index` has zeros for the place along each axis, `offsets` and
-    `sums` memory for the values of a mean.
+    `means` memory for the values of a mean.
     """
     last = len(axes) - 1
     count, v_step, s_step, middle, opposite = axes[last]
@@ -235,7 +202,6 @@ def _multiply_rows(  # type: ignore[no-untyped-def]
                     s_step,
                     end - place,
                     scale,
-                    is_complex,
                 )
                 place = end
                 offsets[0] = v + place * v_step
@@ -251,9 +217,8 @@ def _multiply_rows(  # type: ignore[no-untyped-def]
                 s + place * s_step,
                 offsets,
                 own_count,
-                sums,
+                means,
                 scale,
-                is_complex,
             )
             for i in range(mean_count):
                 offsets[i] += v_step
@@ -280,7 +245,7 @@ def _multiply_by_numpy(
     middles: Mapping[int, int],
     scale: float,
 ) -> bool:
-    """Multiply a part like `_multiply_rows`, with the same bits."""
+    """Multiply a part like `_multiply_rows`, with the same bits for real values."""
     with np.errstate(all="ignore"):  # values that are not finite, or not in single precision
         # Most often the sum tells, in half of the time.
         is_finite = bool(np.isfinite(values.sum())) or bool(np.isfinite(values).all())
@@ -292,14 +257,11 @@ def _multiply_by_numpy(
         if scale != 1:
             values = values * np.float64(scale)
         values = in_precision(values, factors.dtype)
-        if values.dtype.kind != "c":
-            np.multiply(factors.real, values, out=factors.real)
-            np.multiply(factors.imag, values, out=factors.imag)
+        if values.dtype.kind == "c":
+            np.multiply(factors, values, out=factors)
             return is_finite
-        # NumPy's own product may round a sum of two products once.
-        real = factors.real * values.real - factors.imag * values.imag
-        np.add(factors.real * values.imag, factors.imag * values.real, out=factors.imag)
-        factors.real = real
+        np.multiply(factors.real, values, out=factors.real)
+        np.multiply(factors.imag, values, out=factors.imag)
     return is_finite
 
 

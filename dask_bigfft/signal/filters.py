@@ -26,7 +26,7 @@ from dask_bigfft.dask_private import is_lazy
 from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_type, raise_invalid
 from dask_bigfft.events import running_client
 from dask_bigfft.gpu.own_gpu import on_own_gpu
-from dask_bigfft.kernels.transfer import in_precision
+from dask_bigfft.kernels.products import in_precision
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored

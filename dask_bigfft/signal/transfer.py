@@ -11,8 +11,8 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from typing import Any
+from functools import lru_cache, reduce
+from typing import Any, NoReturn
 
 import dask.array as da
 import numpy as np
@@ -24,13 +24,13 @@ from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
 from dask_bigfft.gpu.cuda import in_gpu_memory, passed_by_kernel
 from dask_bigfft.gpu.transfer_kernels import CheckedProducts
 from dask_bigfft.gpu.transfer_kernels import frequencies as frequencies_on_gpu
+from dask_bigfft.kernels.products import Slices, in_precision, multiply_checked
 from dask_bigfft.kernels.transfer import (
+    SHORT,
     AxisOnTile,
     LazyTransfer,
-    Slices,
     TileTransfer,
     in_host_memory,
-    in_precision,
     indices_of_part,
     raise_not_finite,
     require_finite,
@@ -190,39 +190,29 @@ class FunctionOnTile(TileTransfer):
         self._prepared: deque[tuple[Array, Mapping[int, int]]] = deque()
         #: Host memory of frequencies that a device reads.
         self._sources: list[Any] = []
-        #: The last frequencies of each argument in host memory, and the slice of them; inner ones
-        #: often repeat.
+        #: The last frequencies of each long argument in host memory, and the slice of them.
         self._last: dict[int, tuple[slice, Array]] = {}
-
-    def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
-        """Return the values in a part of the spectrum of the tile; see `kernels.transfer`.
-
-        Those at N/2 are the means over both signs, if the function is balanced. A single call of
-        the function has both.
-
-        Raises
-        ------
-        ArgumentError, ArgumentTypeError
-            For values that are not finite; for values that are no numbers.
-        """
-        middles = self._middles(part)
-        values = self.transfer.at(self._frequencies_of_part(part, middles))
-        values = in_precision(values, dtype, copy=bool(middles))
-        for axis, middle in reversed(middles.items()):
-            if values.shape[axis] > 1:
-                values = _mean_over_signs(values, axis, middle)
-        return values
 
     def prepare(self, part: Slices) -> None:
         """Compute the values in a part of a tile on a GPU; see `kernels.transfer`."""
+        self._prepared.append(self._values(part))
+        self._parts.append(part)
+
+    def _values(self, part: Slices) -> tuple[Array, Mapping[int, int]]:
+        """Return the values in a part, and the places of N/2 along axes of them.
+
+        Along these axes the value for the opposite sign is appended. A single call of the function
+        has both.
+        """
         middles = self._middles(part)
         frequencies = self._frequencies_of_part(part, middles)
         values = self.transfer.unchecked(frequencies)
         if self.transfer.at_zero is not None:
-            values = self.transfer.with_zero(values, frequencies)
+            # On a GPU it takes longer to look for the frequency.
+            if is_on_gpu(self.like) or _contain_zero(frequencies):
+                values = self.transfer.with_zero(values, frequencies)
         own_middles = {axis: place for axis, place in middles.items() if values.shape[axis] > 1}
-        self._prepared.append((values, own_middles))
-        self._parts.append(part)
+        return values, own_middles
 
     def multiply(
         self,
@@ -231,9 +221,25 @@ class FunctionOnTile(TileTransfer):
         out: Array,
         scale: float = 1.0,
     ) -> None:
-        """Multiply a part of the spectrum of the tile; see `kernels.transfer`."""
+        """Multiply a part of the spectrum of the tile; see `kernels.transfer`.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            For values in host memory that are not finite; for values that are no numbers.
+        """
         if not is_on_gpu(self.like):
-            super().multiply(spectrum, part, out, scale)
+            values, middles = self._values(part)
+            if out is not spectrum:
+                out[part] = spectrum[part]
+            if not multiply_checked(
+                values,
+                out,
+                part,
+                middles,
+                scale,
+            ):
+                self._raise_not_finite([part])
             return
         if not self._prepared:
             self.prepare(part)
@@ -248,9 +254,12 @@ class FunctionOnTile(TileTransfer):
 
     def require_finite(self) -> None:
         """Wait for the device, and raise an error with the first frequency of a wrong value."""
-        if self._products.are_finite():
-            return
-        for part in self._parts:
+        if not self._products.are_finite():
+            self._raise_not_finite(self._parts)
+
+    def _raise_not_finite(self, parts: Sequence[Slices]) -> NoReturn:
+        """Raise an error with the first frequency in some parts whose value is not finite."""
+        for part in parts:
             self.transfer.at(self._frequencies_of_part(part, self._middles(part)))
         raise_invalid("transfer", "values that are not finite", "finite values")
 
@@ -307,35 +316,59 @@ class FunctionOnTile(TileTransfer):
             )
             shape = [1] * len(own.shape)
             shape[axis] = -1
-            frequencies: Array = values.reshape(shape)
-        else:
-            frequencies = self._frequencies_of_array(axis, cut, length, step, middle)
-        if isinstance(frequencies, np.ndarray):
-            self._last[position] = (cut, frequencies)
+            on_gpu: Array = values.reshape(shape)
+            return on_gpu
+        if is_on_gpu(self.like):
+            frequencies = frequencies_along(own, axis, cut.start, cut.stop, length, step, middle)
+            if isinstance(frequencies, np.ndarray):
+                frequencies, source = passed_by_kernel(frequencies)
+                self._sources.append(source)
+            return frequencies
+        if own.size <= SHORT:
+            # A copy, because the function might write to it.
+            return _short_frequencies(own, axis, cut.start, cut.stop, length, step, middle).copy()
+        frequencies = frequencies_along(own, axis, cut.start, cut.stop, length, step, middle)
+        self._last[position] = (cut, frequencies)
         return frequencies
 
-    def _frequencies_of_array(
-        self,
-        axis: int,
-        cut: slice,
-        length: int,
-        step: float,
-        middle: int | None,
-    ) -> Array:
-        """Return the frequencies in a part of an axis from an array of its indices.
 
-        Parameters are those of `_frequencies`, and the difference of two frequencies.
-        """
-        index = self.axes[axis].indices[_along(axis, cut)]
-        signed = np.where(index >= (length + 1) // 2, index - length, index)
-        if middle is not None:
-            opposite = -signed[_along(axis, slice(middle, middle + 1))]
-            signed = np.concatenate([signed, opposite], axis)
-        frequencies: Array = signed * step
-        if isinstance(frequencies, np.ndarray) and is_on_gpu(self.like):
-            frequencies, source = passed_by_kernel(frequencies)
-            self._sources.append(source)
-        return frequencies
+def frequencies_along(
+    on_tile: AxisOnTile,
+    axis: int,
+    start: int,
+    stop: int,
+    length: int,
+    step: float,
+    middle: int | None,
+) -> Array:
+    """Return the frequencies in a part of an axis on a tile, from an array of its indices.
+
+    Parameters
+    ----------
+    on_tile : AxisOnTile
+        The axis.
+    axis : int
+        Number of the axis.
+    start, stop : int
+        The part.
+    length : int
+        Length N of the transform.
+    step : float
+        Difference of two frequencies.
+    middle : int, optional
+        Place in the part whose frequency is appended with the opposite sign.
+    """
+    index = on_tile.indices[_along(axis, slice(start, stop))]
+    signed = np.where(index >= (length + 1) // 2, index - length, index)
+    if middle is not None:
+        opposite = -signed[_along(axis, slice(middle, middle + 1))]
+        signed = np.concatenate([signed, opposite], axis)
+    frequencies: Array = signed * step
+    return frequencies
+
+
+#: Frequencies in parts of short axes on the last tiles in host memory, at most 2 MiB.
+_short_frequencies = lru_cache(maxsize=32)(frequencies_along)
 
 
 def _contain_zero(frequencies: Sequence[Array]) -> bool:
@@ -351,19 +384,6 @@ def _are_finite(values: Array) -> bool:
     """
     with np.errstate(all="ignore"):
         return bool(np.isfinite(values.sum()))
-
-
-def _mean_over_signs(values: Array, axis: int, place: int) -> Array:
-    """Replace a value along an axis by its mean with the last one, and return all but the last one.
-
-    >>> _mean_over_signs(np.array([1.0, 2.0, 3.0, 6.0]), 0, 1)
-    array([1., 4., 3.])
-    """
-    middle = _along(axis, slice(place, place + 1))
-    # Halves are added, because the sum of two large values may overflow.
-    values[middle] /= 2
-    values[middle] += values[_along(axis, slice(-1, None))] / 2
-    return values[_along(axis, slice(0, -1))]
 
 
 def _along(axis: int, cut: slice) -> Slices:

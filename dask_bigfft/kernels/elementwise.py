@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.arrays import Array
+from dask_bigfft.kernels.products import Slices
 from dask_bigfft.kernels.transfer import (
     AxisOnTile,
-    Slices,
     TileTransfer,
     indices_of_part,
     values_at,

@@ -157,6 +157,66 @@ def _multiply_by_mean(  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _doubled(offsets, count, step):  # type: ignore[no-untyped-def]
+    """Append each of some offsets plus a step; return their number."""
+    for i in range(count):
+        offsets[count + i] = offsets[i] + step
+    return 2 * count
+
+
+@compiled
+def _multiply_line(  # type: ignore[no-untyped-def]
+    values,
+    spectrum,
+    first,
+    axis,
+    offsets,
+    mean_count,
+    means,
+    scale,
+):
+    """Multiply a line along the last axis; return 1 if a value is not finite, else 0.
+
+    `axis` is the last row of `_axes_table`. Each factor is the mean of `mean_count` values, whose
+    first ones are at `offsets`.
+    """
+    count, value_step, step, middle, opposite = axis
+    wrong = 0
+    place = 0
+    while place < count:
+        if mean_count == 1 and place != middle:
+            end = middle if place < middle else count
+            wrong |= _multiply_row(
+                values,
+                spectrum,
+                offsets[0],
+                first + place * step,
+                value_step,
+                step,
+                end - place,
+                scale,
+            )
+        else:
+            end = place + 1
+            own_count = mean_count
+            if place == middle:
+                own_count = _doubled(offsets, mean_count, opposite)
+            wrong |= _multiply_by_mean(
+                values,
+                spectrum,
+                first + place * step,
+                offsets,
+                own_count,
+                means,
+                scale,
+            )
+        for i in range(mean_count):
+            offsets[i] += (end - place) * value_step
+        place = end
+    return wrong
+
+
+@compiled
 def _multiply_rows(  # type: ignore[no-untyped-def]
     values,
     spectrum,
@@ -168,70 +228,44 @@ def _multiply_rows(  # type: ignore[no-untyped-def]
     scale,
     has_wrong,
 ):
-    """Multiply all rows of a part; `has_wrong` becomes 1 if a value is not finite.
+    """Multiply all lines of a part; `has_wrong` becomes 1 if a value is not finite.
 
     Values and spectrum are lines of real numbers, and the part of the spectrum begins at `first`.
     For `axes` see `_axes_table`. `index` has zeros for the place along each axis, `offsets` and
     `means` memory for the values of a mean.
     """
     last = len(axes) - 1
-    count, v_step, s_step, middle, opposite = axes[last]
-    row_count = 1
+    line_count = 1
     for axis in range(last):
-        row_count *= axes[axis, 0]
-    v, s = 0, first
+        line_count *= axes[axis, 0]
+    value_place = 0
+    place = first
     wrong = 0
-    for _ in range(row_count):
+    for _ in range(line_count):
+        offsets[0] = value_place
         mean_count = 1
-        offsets[0] = v
         for axis in range(last):
             if index[axis] == axes[axis, 3]:
-                for i in range(mean_count):
-                    offsets[mean_count + i] = offsets[i] + axes[axis, 4]
-                mean_count *= 2
-        place = 0
-        while place < count:
-            if mean_count == 1 and place != middle:
-                end = middle if place < middle else count
-                wrong |= _multiply_row(
-                    values,
-                    spectrum,
-                    v + place * v_step,
-                    s + place * s_step,
-                    v_step,
-                    s_step,
-                    end - place,
-                    scale,
-                )
-                place = end
-                offsets[0] = v + place * v_step
-                continue
-            own_count = mean_count
-            if place == middle:
-                for i in range(mean_count):
-                    offsets[mean_count + i] = offsets[i] + opposite
-                own_count = 2 * mean_count
-            wrong |= _multiply_by_mean(
-                values,
-                spectrum,
-                s + place * s_step,
-                offsets,
-                own_count,
-                means,
-                scale,
-            )
-            for i in range(mean_count):
-                offsets[i] += v_step
-            place += 1
+                mean_count = _doubled(offsets, mean_count, axes[axis, 4])
+        wrong |= _multiply_line(
+            values,
+            spectrum,
+            place,
+            axes[last],
+            offsets,
+            mean_count,
+            means,
+            scale,
+        )
         for axis in range(last - 1, -1, -1):
             index[axis] += 1
-            v += axes[axis, 1]
-            s += axes[axis, 2]
+            value_place += axes[axis, 1]
+            place += axes[axis, 2]
             if index[axis] < axes[axis, 0]:
                 break
             index[axis] = 0
-            v -= axes[axis, 0] * axes[axis, 1]
-            s -= axes[axis, 0] * axes[axis, 2]
+            value_place -= axes[axis, 0] * axes[axis, 1]
+            place -= axes[axis, 0] * axes[axis, 2]
     if wrong:
         has_wrong[0] = 1
 

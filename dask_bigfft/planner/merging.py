@@ -153,7 +153,7 @@ def merging(plan: Plan) -> Merging:
 
 def with_merging(
     plan: Plan,
-    incoming: tuple[Chunks, ...],
+    incoming: tuple[Chunks, ...] | None,
     outgoing: tuple[Chunks, ...] | None,
 ) -> Plan:
     """Return a plan for merged blocks with the merging and cutting of the array's own chunks.

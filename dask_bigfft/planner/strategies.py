@@ -10,6 +10,7 @@ others were refused::
     merge tiny blocks               the input has very many tiny blocks
     roomier blocks                  padding would make very many tiny blocks
     the input's blocks              everything else
+    larger blocks of a filter       its rounds have very many tasks
     as large as a device's tiles    rounds on GPUs cut the blocks between them
     shared by CPU and GPU           the plan for both found that GPUs are faster alone
     settings by hand                buffers, tiles and streams of GPUs
@@ -573,6 +574,60 @@ class InputBlocks(BlockStrategy):
         return problem.request
 
 
+class FewerBlocksOfFilter(Strategy):
+    """Fewer blocks between the rounds of a filter, whose input has very many of them.
+
+    A filter has up to twice as many rounds as its transform, and tasks for every block of each. In
+    larger blocks it has fewer rounds, too, because more axes are whole in a block. Tasks gather the
+    first ones from the input's blocks. The result has the chunks that it would have otherwise, as
+    views of larger blocks.
+    """
+
+    name = "larger blocks of a filter"
+    sentence = "larger blocks between the rounds of a filter, whose tasks take less time"
+    is_optional = True
+
+    def applies(self, problem: Problem) -> bool:
+        """Return whether CPU threads of one process filter very many blocks like the input's."""
+        if not isinstance(problem.strategy, InputBlocks) or not problem.spec.transfer:
+            return False
+        request = problem.request
+        if problem.keeps_blocks or request.stored is not None or request.storage == "disk":
+            return False
+        best = problem.best
+        assert best is not None
+        is_in_memory = best.device == "cpu" and best.storage == "memory"
+        if not is_in_memory or problem.machine.workers > 1 or problem.works_inside:
+            return False
+        return block_count(request.chunks) >= FEWER * MANY
+
+    def candidates(self, problem: Problem) -> Iterator[Plan]:
+        """Yield the plan in larger blocks, if the chunks of the result are parts of them."""
+        request = problem.request
+        best = problem.best
+        assert best is not None
+        scale = request.scale * block_count(request.chunks) / MANY
+        with contextlib.suppress(PlanError):
+            plan = problem.search(replace(request, scale=scale), problem.machine)
+            if plan.chunks == best.chunks:
+                yield plan
+            elif all(map(are_parts, best.chunks, plan.chunks)):
+                yield with_merging(plan, plan.incoming, best.chunks)
+
+    def is_better(self, plan: Plan, best: Plan) -> bool:
+        """Return whether a plan is expected to take less time."""
+        return plan.expected.seconds < best.expected.seconds
+
+
+def are_parts(chunks: Chunks, larger: Chunks) -> bool:
+    """Return whether each of some chunks of an axis is within one of the larger chunks.
+
+    >>> are_parts((2, 2, 3), (4, 3)), are_parts((3, 4), (4, 3))
+    (True, False)
+    """
+    return set(itertools.accumulate(larger)) <= set(itertools.accumulate(chunks))
+
+
 # --- blocks for GPUs that cut an array in host memory ---------------------------------------
 
 #: Minimum bytes of the blocks between rounds of GPUs: the host needs about 1 ms for one.
@@ -752,6 +807,7 @@ STRATEGIES: tuple[Strategy, ...] = (
     MergedBlocks(),
     ROOMIER_BLOCKS,
     InputBlocks(),
+    FewerBlocksOfFilter(),
     BlocksAsTiles(),
     SharedByCpuAndGpu(),
     PipelineByHand(),

@@ -28,9 +28,9 @@ import numpy as np
 
 from dask_bigfft.arrays import Array, Ints
 from dask_bigfft.kernels.libraries import Call, FFTLibrary, get_library
+from dask_bigfft.kernels.products import Slices
 from dask_bigfft.kernels.transfer import (
     AxisOnTile,
-    Slices,
     TileTransfer,
     broadcast_part,
     in_host_memory,

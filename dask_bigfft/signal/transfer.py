@@ -207,10 +207,11 @@ class FunctionOnTile(TileTransfer):
         middles = self._middles(part)
         frequencies = self._frequencies_of_part(part, middles)
         values = self.transfer.unchecked(frequencies)
-        if self.transfer.at_zero is not None:
-            # On a GPU it takes longer to look for the frequency.
-            if is_on_gpu(self.like) or _contain_zero(frequencies):
-                values = self.transfer.with_zero(values, frequencies)
+        replaces_zero = self.transfer.at_zero is not None
+        if replaces_zero and not is_on_gpu(self.like):  # on a GPU it takes longer to look for it
+            replaces_zero = _contain_zero(frequencies)
+        if replaces_zero:
+            values = self.transfer.with_zero(values, frequencies)
         own_middles = {axis: place for axis, place in middles.items() if values.shape[axis] > 1}
         return values, own_middles
 

@@ -596,8 +596,8 @@ class FewerBlocksOfFilter(Strategy):
             return False
         best = problem.best
         assert best is not None
-        is_in_memory = best.device == "cpu" and best.storage == "memory"
-        if not is_in_memory or problem.machine.workers > 1 or problem.works_inside:
+        machine = best.machine
+        if machine.gpus or machine.workers > 1 or best.storage != "memory" or not best.travelling:
             return False
         return block_count(request.chunks) >= FEWER * MANY
 

@@ -307,7 +307,8 @@ class FunctionOnTile(TileTransfer):
         own = self.axes[axis]
         length = self.transfer.lengths[position]
         step = 1.0 / (length * self.transfer.spacing[position])
-        if is_on_gpu(self.like) and own.place_index is not None:
+        on_gpu = is_on_gpu(self.like)
+        if on_gpu and own.place_index is not None:
             values = frequencies_on_gpu(
                 own.place_index,
                 cut,
@@ -317,19 +318,26 @@ class FunctionOnTile(TileTransfer):
             )
             shape = [1] * len(own.shape)
             shape[axis] = -1
-            on_gpu: Array = values.reshape(shape)
-            return on_gpu
-        if is_on_gpu(self.like):
-            frequencies = frequencies_along(own, axis, cut.start, cut.stop, length, step, middle)
-            if isinstance(frequencies, np.ndarray):
-                frequencies, source = passed_by_kernel(frequencies)
-                self._sources.append(source)
-            return frequencies
-        if own.size <= SHORT:
-            # A copy, because the function might write to it.
-            return _short_frequencies(own, axis, cut.start, cut.stop, length, step, middle).copy()
-        frequencies = frequencies_along(own, axis, cut.start, cut.stop, length, step, middle)
-        self._last[position] = (cut, frequencies)
+            computed: Array = values.reshape(shape)
+            return computed
+        is_short = own.size <= SHORT and not on_gpu
+        function = _short_frequencies if is_short else frequencies_along
+        frequencies: Array = function(
+            own,
+            axis,
+            cut.start,
+            cut.stop,
+            length,
+            step,
+            middle,
+        )
+        if is_short:
+            return frequencies.copy()  # the function might write to it
+        if not on_gpu:
+            self._last[position] = (cut, frequencies)
+        elif isinstance(frequencies, np.ndarray):
+            frequencies, source = passed_by_kernel(frequencies)
+            self._sources.append(source)
         return frequencies
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft import fft
+from dask_bigfft import fft, signal
 from dask_bigfft.planner.merging import MANY
 from dask_bigfft.planner.plan import Plan
 
@@ -42,6 +42,46 @@ def test_few_shards(case: str) -> None:
         with dask.config.set(NEVER):
             assert dask_bigfft.plan(x, kind, **options).expected.seconds > plan.expected.seconds
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def smoothing(*cycles: np.ndarray) -> np.ndarray:
+    return np.exp(-sum(f**2 for f in cycles))
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks", "options"),
+    [
+        ((48, 40, 64), (6, 5, 8), {}),
+        ((53, 37, 41), (7, 4, 5), {}),
+        ((48, 40, 64), (6, 5, 8), {"chunks": "preserve"}),
+        ((2**16,), 2**7, {"axes": 0}),
+    ],
+)
+def test_filters_of_many_blocks(
+    shape: tuple[int, ...],
+    chunks: object,
+    options: dict,
+) -> None:
+    """They have fewer blocks between rounds, and chunks as large as the input's."""
+    values = RNG.standard_normal(shape)
+    x = da.from_array(values, chunks=chunks)
+    spectrum = np.fft.rfftn(values)
+    frequencies = [np.fft.fftfreq(n) for n in shape[:-1]]
+    frequencies.append(np.fft.rfftfreq(shape[-1]))
+    factor = smoothing(*np.meshgrid(*frequencies, indexing="ij"))
+    expected = np.fft.irfftn(spectrum * factor, s=shape, axes=range(len(shape)))
+    with dask.config.set({**NEVER, "bigfft.planner.small": 0}):
+        plan = dask_bigfft.plan(x, "fourier_filter", transfer=smoothing, **options)
+        result = signal.fourier_filter(x, smoothing, **options)
+        assert max(round_.source.blocks for round_ in plan.rounds) <= x.npartitions / 4
+        assert Plan.from_json(plan.to_json()) == plan
+        assert result.chunks == plan.chunks
+        assert result.npartitions >= x.npartitions / 2
+        if options.get("chunks"):
+            assert result.chunks == x.chunks
+        np.testing.assert_allclose(result.compute(scheduler="threads"), expected, atol=1e-12)
+        part = tuple(slice(n // 3, n // 2) for n in shape)
+        np.testing.assert_allclose(result[part].compute(), expected[part], atol=1e-12)
 
 
 def test_documented_chunks() -> None:

@@ -321,8 +321,8 @@ class FunctionOnTile(TileTransfer):
             computed: Array = values.reshape(shape)
             return computed
         is_short = own.size <= SHORT and not on_gpu
-        function = _short_frequencies if is_short else frequencies_along
-        frequencies: Array = function(
+        along: Callable[..., Array] = _short_frequencies if is_short else frequencies_along
+        frequencies = along(
             own,
             axis,
             cut.start,

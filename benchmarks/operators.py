@@ -155,7 +155,7 @@ def main(argv: Sequence[str]) -> int:
             return core.call(measured, label, args.scale, task, memory=core.memory_mode(label))
 
         runs = core.in_turns(labels, args.processes, run)
-        results.add("filters", name, **summary(runs))
+        results.add("filters", name, **summary(runs), state=results.content["state"])
     return int(not results.ok)
 
 

@@ -107,7 +107,7 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
                 "name=array, library | one plan.first=first call, s | one plan.warm=one plan, s | "
                 "two plans.warm=two plans, s | scipy, memory kept.warm=scipy, s | "
                 "two plans / one plan | scipy, memory kept / one plan | "
-                "one plan.peak_gib=peak, GiB",
+                "one plan.peak_gib=peak, GiB | state=commit",
             )
         },
     ),

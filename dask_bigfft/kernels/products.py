@@ -148,7 +148,7 @@ def _multiply_by_mean(  # type: ignore[no-untyped-def]
     while count > 1:
         count //= 2
         for i in range(count):
-            means[i] = (means[i] + means[i + count]) / 2
+            means[i] = means[i] / 2 + means[i + count] / 2  # their sum may overflow
     value = means[0]
     factor = spectrum.dtype.type(value * scale)
     spectrum[place] *= factor
@@ -307,7 +307,9 @@ def _mean_over_signs(values: Array, axis: int, place: int) -> Array:
     """
     outer = (slice(None),) * axis
     middle = (*outer, slice(place, place + 1))
-    values[middle] = (values[middle] + values[(*outer, slice(-1, None))]) / 2
+    # Halves are added, because the sum of two large values may overflow.
+    values[middle] /= 2
+    values[middle] += values[(*outer, slice(-1, None))] / 2
     return values[(*outer, slice(0, -1))]
 
 

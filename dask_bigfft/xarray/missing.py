@@ -38,6 +38,6 @@ def _assembled(
     if is_nan_first and bool(np.isnan(result).all()):
         text = "The result of a transform is NaN everywhere, because a NaN spreads over all of its "
         text += "line or plane: fill missing values first, or take convolve_masked, fill_gaps or "
-        text += "power_spectrum(mask=)"
+        text += "power_spectrum(mask=), where True marks missing values"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     return result

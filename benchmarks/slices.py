@@ -32,6 +32,9 @@ from dask_bigfft import signal
 
 LIMIT = GIB
 
+#: Minimum memory limit, which a plan of the smallest record keeps to.
+LEAST_LIMIT = 2 << 20
+
 PROBLEMS = {"1d": Problem("rfft", (1 << 30,), "f4", 128)}
 
 SIZE = 1024
@@ -168,6 +171,7 @@ def stored(name: str, fields: dict[str, Any], problem_name: str) -> dict[str, An
     STORED[name](small, warm, LIMIT)
     shutil.rmtree(warm.folder)
     memory_limit = int(0.75 * (LIMIT - problems.status("RssAnon")) * min(1.0, task.scale))
+    memory_limit = max(memory_limit, LEAST_LIMIT)
     drop_cache(source_path(problem, task))
 
     def work() -> Stored:

@@ -324,10 +324,11 @@ def _zero_where_missing(block: Array, missing: Array) -> Any:
 @on_own_gpu
 def _weight_of_known(missing: Array, *weights: Array, axes: tuple[int, ...]) -> Array:
     """Return the sum over some axes of the weights, 1 by default, of values that are known."""
-    known: Any = np.logical_not(missing)
+    known = np.logical_not(missing)
     for weight in weights:
         known = known * np.asarray(weight, like=missing)
-    return np.asarray(known.sum(axis=axes, keepdims=True, dtype=float), like=missing)
+    total = np.sum(known, axis=axes, keepdims=True, dtype=float)
+    return np.asarray(total, like=missing)
 
 
 @on_own_gpu

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
-from typing import Any, Concatenate, ParamSpec, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import xarray as xr
 
@@ -14,6 +14,7 @@ from dask_bigfft.xarray import filters, functions, short_time, spectra
 __all__ = ["Accessor"]
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Modules of functions, by what they are called in the text of an accessor.
 _MODULES = {
@@ -25,12 +26,12 @@ _MODULES = {
 
 
 def _method(
-    function: Callable[Concatenate[Any, P], Any],
-) -> Callable[Concatenate["Accessor", P], Any]:
+    function: Callable[Concatenate[Any, P], R],
+) -> Callable[Concatenate["Accessor", P], R]:
     """Return the method of an accessor that calls a function on the accessor's array."""
 
     @wraps(function)
-    def method(self: "Accessor", /, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def method(self: "Accessor", /, *args: P.args, **kwargs: P.kwargs) -> R:
         return function(self._array, *args, **kwargs)
 
     return method
@@ -72,7 +73,7 @@ class Accessor:
     istft = _method(short_time.istft)
     lowpass = _method(filters.lowpass)
     pad = _method(filters.pad)
-    plan = _method(cast("Callable[..., Any]", functions.plan))
+    plan = _method(functions.plan)  # type: ignore[arg-type]  # extras could name the array
     power_spectrum = _method(spectra.power_spectrum)
     resample = _method(filters.resample)
     rfft = _method(functions.rfft)

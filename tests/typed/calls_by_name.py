@@ -36,5 +36,7 @@ def calls_of_datasets(fields: xr.Dataset) -> None:
 def calls_of_the_accessor(field: xr.DataArray) -> None:
     """Call methods of an accessor, whose array has any type."""
     Accessor(field).rfft("x", detrend="linear", shift=True)
+    assert_type(Accessor(field).plan("lowpass", ["y", "x"], cutoff=3.0), Plan)
+    Accessor(field).plan(dimension="x", kind=3)  # type: ignore[arg-type]
     Accessor(field).welch("x", npersegment=8)  # type: ignore[call-arg]
     Accessor(field).spectrum("x")  # type: ignore[attr-defined]

@@ -105,7 +105,8 @@ def _multiply_row(  # type: ignore[no-untyped-def]
 ):
     """Multiply some places of a row; return 1 if a value is not finite, else 0."""
     real = spectrum.dtype.type
-    v, s = np.uintp(first_value), np.uintp(first)
+    v = np.uintp(first_value)
+    s = np.uintp(first)
     one = np.uintp(1)
     two = np.uintp(2)
     wrong = 0

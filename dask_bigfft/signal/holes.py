@@ -12,6 +12,7 @@ convolution does it, and a block of it has all that a block of the result needs:
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import dask.array as da
@@ -309,16 +310,17 @@ def _convolved(
         options = {**options, "chunks": x.chunks}
     samples = kernel if is_cyclic else centred
     like = np.asarray(samples.astype(x.dtype), like=x._meta)
+    plan_with = partial(
+        planned_convolution,
+        x,
+        like,
+        "same",
+        writing=BESIDE_RESULT,
+        is_cyclic=is_cyclic,
+    )
     planned = None
     try:
-        planned = planned_convolution(
-            x,
-            like,
-            "same",
-            options,
-            BESIDE_RESULT,
-            is_cyclic=is_cyclic,
-        )
+        planned = plan_with(options=options)
     except MemoryLimitError:
         if not is_cyclic:
             raise
@@ -332,15 +334,7 @@ def _convolved(
         convolution: Any = convolve(source, like, mode=mode, **options)
         return convolution.rechunk({0: -1}) if has_layers else convolution, None
     if has_layers and len(planned.plan.chunks[0]) > 1:
-        options = {**options, "chunks": x.chunks}
-        planned = planned_convolution(
-            x,
-            like,
-            "same",
-            options,
-            BESIDE_RESULT,
-            is_cyclic=is_cyclic,
-        )
+        planned = plan_with(options={**options, "chunks": x.chunks})
         assert planned is not None
     return planned.result(), planned.plan.expected.peak_host
 

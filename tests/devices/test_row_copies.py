@@ -1,34 +1,17 @@
 """Many strided copies in one launch by the text of the kernel, against NumPy."""
 
 import itertools
-import sys
 
 import numpy as np
 import pytest
-from devices.kernel_text import kernels_of, needs_compiler
-from devices.test_blocks_on_a_gpu import CardArray, cupy_of_cards
+from devices.kernel_text import needs_compiler
+from devices.test_blocks_on_a_gpu import CardArray
 
-from dask_bigfft.gpu import cuda, kernels
 from dask_bigfft.gpu.row_copies import copied_by_rows
 from dask_bigfft.kernels.copies import Segments, strided_view
 from dask_bigfft.testing.strategies import random_array
 
-pytestmark = needs_compiler
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture(autouse=True)
-def cards(monkeypatch, folder):
-    """Arrays of a stand-in for CuPy, whose kernels run on the CPU."""
-    monkeypatch.setitem(sys.modules, "cupy", cupy_of_cards(set()))
-    cuda.cupy.cache_clear()
-    monkeypatch.setattr(kernels, "kernel", kernels_of(folder))
-    yield
-    cuda.cupy.cache_clear()
+pytestmark = [needs_compiler, pytest.mark.usefixtures("cards_of_kernels")]
 
 
 def segments_of(copies, conjugate=False):

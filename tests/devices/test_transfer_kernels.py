@@ -1,13 +1,11 @@
 """Frequencies and products with transfer functions by the text of the kernels, against NumPy."""
 
-import sys
-
 import numpy as np
 import pytest
-from devices.kernel_text import kernels_of, needs_compiler
-from devices.test_blocks_on_a_gpu import CardArray, cupy_of_cards
+from devices.kernel_text import needs_compiler
+from devices.test_blocks_on_a_gpu import CardArray
 
-from dask_bigfft.gpu import cuda, kernels, operations
+from dask_bigfft.gpu import operations
 from dask_bigfft.gpu.transfer_kernels import CheckedProducts, frequencies
 from dask_bigfft.kernels.indices import PlaceIndex
 from dask_bigfft.kernels.transfer import BoundTransfer
@@ -15,22 +13,7 @@ from dask_bigfft.signal.transfer import TransferFunction
 from dask_bigfft.testing.strategies import random_array
 from dask_bigfft.tiles.program import NO_MODULUS, AxisFrequencies, Term, Transfer
 
-pytestmark = needs_compiler
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture(autouse=True)
-def cards(monkeypatch, folder):
-    """Arrays of a stand-in for CuPy, whose kernels run on the CPU."""
-    monkeypatch.setitem(sys.modules, "cupy", cupy_of_cards(set()))
-    cuda.cupy.cache_clear()
-    monkeypatch.setattr(kernels, "kernel", kernels_of(folder))
-    yield
-    cuda.cupy.cache_clear()
+pytestmark = [needs_compiler, pytest.mark.usefixtures("cards_of_kernels")]
 
 
 #: Indices of an axis: one digit, two digits with a part of the places, shifted and divided ones.

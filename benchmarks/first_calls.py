@@ -190,11 +190,12 @@ def error_of(x: np.ndarray, y: np.ndarray, by_frequencies: bool = True) -> float
 
 
 def squares(values: np.ndarray) -> float:
-    """Return the sum of squared magnitudes, in double precision, row by row."""
-    rows = list(values)
+    """Return the sum of squared magnitudes, in double precision, part by part."""
+    values = np.atleast_1d(values)
+    parts = list(values)
     if values.ndim == 1:
-        rows = np.array_split(values, -(-len(values) // 1024))
-    return float(sum(np.vdot(row, row).real for row in rows))
+        parts = np.array_split(values, -(-len(values) // 1024))
+    return float(sum(np.vdot(part, part).real for part in parts))
 
 
 def frequency(x: np.ndarray, place: Sequence[int]) -> complex:

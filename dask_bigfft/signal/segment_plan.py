@@ -23,6 +23,7 @@ from dask_bigfft.planner.explain import enough_bytes, human_bytes
 from dask_bigfft.planner.request import Machine
 from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.transforms.factors import factorize
+from dask_bigfft.transforms.layout import even_chunks
 
 #: Temporary memory for a sample of a tile, in complex numbers, with one array and with two.
 #: Measured for all dtypes with two halves of a spectrum: 2.8 to 3.1, and 4.3 to 4.6.
@@ -59,12 +60,13 @@ class SegmentForecast:
     edges : int
         Copies of samples around edges between blocks.
     tiles : int
-        Temporary memory of SciPy.
+        Temporary memory of SciPy, and of medians.
     tasks : int
         Dask's tasks.
     spectra : int
         Sums of spectra that wait for others; for a median, the spectra of all segments of the rows
-        that threads work on, twice; for short-time transforms, blocks of the result.
+        that threads work on, and a block of them for each thread; for short-time transforms, blocks
+        of the result.
     result : int
         The result of an average.
     writing : int
@@ -280,16 +282,33 @@ class SegmentPlan:
         """
         if self.average == "all":  # a block of them, and its copy in another order
             return 2 * threads * self._result_block_nbytes(rows)
-        if self.average == "median":  # rows of blocks are collected one after the other
-            groups = min(threads, math.prod(map(len, self._other_chunks)))
-            return 2 * self.count * groups * rows * self._spectrum_nbytes
+        if self.average == "median":
+            return self._collected_nbytes(rows, threads)
         sums = 2 * len(self.chunks[self.axis])
         levels = math.ceil(math.log(sums, SUMMED_AT_A_TIME))
         waiting = min(sums, threads + SUMMED_AT_A_TIME * levels)
         return (waiting + 2 * threads) * rows * self._spectrum_nbytes
 
+    def _collected_nbytes(self, rows: int, threads: int) -> int:
+        """Return the bytes of spectra that are collected for medians.
+
+        All spectra of a row of blocks wait until the last of its medians is computed. Each thread
+        works on one row of blocks, and has one more block: spectra before dask cuts them by
+        frequency, or spectra of some frequencies that it has joined.
+        """
+        groups = min(threads, math.prod(map(len, self._other_chunks)))
+        parts = even_chunks(self.frequencies, len(self.chunks[self.axis]))
+        segment_nbytes = rows * self._spectrum_nbytes
+        cut_nbytes = max(map(len, self.inside)) * segment_nbytes
+        itemsize = np.dtype(self.out_dtype).itemsize
+        joined_nbytes = self.count * rows * max(parts) * itemsize
+        return groups * self.count * segment_nbytes + threads * max(cut_nbytes, joined_nbytes)
+
     def _tile_nbytes(self, rows: int, threads: int) -> int:
-        """Return the bytes that SciPy takes in some threads for tiles of blocks with some rows."""
+        """Return the bytes of temporary memory in some threads for blocks with some rows.
+
+        A thread has a tile of SciPy, or for a median a copy of the numbers that it sorts.
+        """
         width = max(self.nperseg, self.nfft)
         most = max(map(len, (*self.inside, *self.across)), default=0) * rows * width
         samples = max(width, min(self.tile_samples, most))
@@ -303,6 +322,8 @@ class SegmentPlan:
         nfft = self.nfft / 2 if half and not is_chirp else self.nfft
         window = WINDOW_COPIES * 8 * self.nperseg
         own = (copies + lines * nfft) * wide.itemsize + window
+        if self.average == "median":
+            own = max(own, max(self.tile_samples, self.count) * wide.itemsize)
         return math.ceil(threads * own + cached * nfft * wide.itemsize)
 
     def refuse_above_limit(self) -> None:

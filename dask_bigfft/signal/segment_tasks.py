@@ -219,12 +219,40 @@ def edges_of_block(
 
 
 @on_own_gpu
-def median_of_block(spectra: Array, axis: int, bias: float) -> Any:
-    """Return the medians of real and imaginary parts along an axis."""
-    median = np.median(spectra.real, axis=axis)
-    if spectra.dtype.kind == "c":
-        median = median + 1j * np.median(spectra.imag, axis=axis)
-    return (median / bias).astype(spectra.dtype, copy=False)
+def median_of_block(
+    spectra: Array,
+    axis: int,
+    bias: float,
+    tile_samples: int,
+) -> Any:
+    """Return the medians of real and imaginary parts along an axis, whose length becomes 1.
+
+    Parameters
+    ----------
+    spectra : ndarray
+        Spectra of segments; only read.
+    axis : int
+        Axis of the segments.
+    bias : float
+        Divisor of the medians.
+    tile_samples : int
+        Numbers that are copied and sorted at a time, at least the numbers of one median.
+    """
+    lines = np.moveaxis(spectra, axis, -1)
+    shape = lines.shape[:-1]
+    medians: Any = np.empty_like(lines, shape=shape)
+    most = max(1, tile_samples // lines.shape[-1])
+    for part in tile_slices(shape, most):
+        medians.real[part] = median_of_lines(lines.real[part])
+        if medians.dtype.kind == "c":
+            medians.imag[part] = median_of_lines(lines.imag[part])
+    medians /= bias
+    return np.expand_dims(medians, axis)
+
+
+def median_of_lines(lines: Array) -> Any:
+    """Return the medians along the last axis, from one contiguous copy."""
+    return np.median(lines.copy(), axis=-1, overwrite_input=True)
 
 
 def without_line(segments: Array) -> Any:

@@ -390,16 +390,20 @@ def _median(spectra: Any, call: SegmentCall) -> Any:
     The plan has joined chunks that are shorter than a segment.
     """
     plan = call.plan
-    dtype = np.dtype(plan.out_dtype)
     frequencies = even_chunks(plan.frequencies, len(plan.chunks[plan.axis]))
-    return spectra.rechunk({plan.axis: -1, -1: frequencies}).map_blocks(
+    collected = spectra.rechunk({plan.axis: -1, -1: frequencies})
+    chunks = list(collected.chunks)
+    chunks[plan.axis] = (1,)
+    medians = by_block(  # `drop_axis` would make dask copy each block
         median_of_block,
+        collected,
         axis=plan.axis,
         bias=median_bias(plan.count),
-        drop_axis=plan.axis,
-        dtype=dtype,
-        meta=empty_like(call.arrays[0]._meta, call.arrays[0].ndim, dtype),
+        tile_samples=plan.tile_samples,
+        chunks=tuple(chunks),
+        dtype=np.dtype(plan.out_dtype),
     )
+    return medians[(*[slice(None)] * plan.axis, 0)]
 
 
 @keeps_kind
@@ -452,7 +456,8 @@ def csd(
     Notes
     -----
     Memory is that of one block for each thread, and little more. A median also takes that of the
-    spectra of all segments, twice, for the rows that threads work on.
+    spectra of all segments, for the rows that threads work on, and of a block of them for each
+    thread.
 
     See Also
     --------

@@ -8,14 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dask.utils import format_bytes, format_time
+
 from dask_bigfft import calibration, runs
 from dask_bigfft.api.arguments import Extras
 from dask_bigfft.cli.places import place
-from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds, speed_rows, table
+from dask_bigfft.planner.explain import speed_rows, table
 from dask_bigfft.runs.request import FILTER
 from dask_bigfft.storage import targets
 from dask_bigfft.transforms.spec import takes_axes
-from dask_bigfft.watch.progress import text_display
+from dask_bigfft.watch.progress import speed_text, text_display
 
 
 def _requested(args: argparse.Namespace) -> runs.RunRequest:
@@ -83,7 +85,7 @@ def _calibrate(args: argparse.Namespace) -> None:
     with place(args.scheduler, args.workers) as where:
         profile = calibration.calibrate(where.client, args.output)
     seconds = time.perf_counter() - started
-    print(f"{profile.name}, measured in {human_seconds(seconds)}")
+    print(f"{profile.name}, measured in {format_time(seconds)}")
     print(*table(speed_rows(profile)), sep="\n")
 
 
@@ -99,9 +101,9 @@ def _print_report(report: runs.Done) -> None:
     else:
         count = len(plan.rounds)
         rounds = f"{count} round{'' if count == 1 else 's'} {plan.notation}"
-    sizes = f"read {human_bytes(report.read)}, wrote {human_bytes(report.written)}"
-    seconds = human_seconds(report.seconds)
-    speed = human_count((report.read + report.written) / report.seconds, "B/s")
+    sizes = f"read {format_bytes(report.read)}, wrote {format_bytes(report.written)}"
+    seconds = format_time(report.seconds)
+    speed = speed_text((report.read + report.written) / report.seconds)
     print(f"{report.path}: {title} in {rounds}; {sizes} in {seconds} ({speed})")
 
 

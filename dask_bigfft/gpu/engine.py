@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 from dask.system import CPU_COUNT
+from dask.utils import format_bytes
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
@@ -38,7 +39,6 @@ from dask_bigfft.gpu.tile_work import Array, BlockTiles, Job
 from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
-from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.planner.tile_plan import TileLimits, aligned, apart
 
 #: Smallest mean row of a tile, in units of `run_nbytes`, for shards to be read in place (1 KiB: a
@@ -461,9 +461,9 @@ class Engine:
         if nbytes < 4 * libraries and nbytes not in self._warned:
             self._warned.add(nbytes)
             warnings.warn(
-                f"the limit of {human_bytes(nbytes)} for {self.device.name} may be exceeded: "
-                f"kernels and FFT plans need about {human_bytes(libraries)}, for which the limit "
-                f"leaves {human_bytes(nbytes // 4)}",
+                f"the limit of {format_bytes(nbytes)} for {self.device.name} may be exceeded: "
+                f"kernels and FFT plans need about {format_bytes(libraries)}, for which the limit "
+                f"leaves {format_bytes(nbytes // 4)}",
                 stacklevel=2,
             )
         return replace(self.limits, nbytes=min(self._room(nbytes), self.limits.nbytes))
@@ -524,8 +524,9 @@ class Engine:
             if carve.nbytes + self._tables <= limits.nbytes:
                 return tiles
         raise DeviceMemoryError(
-            f"FFTs need a work area of {human_bytes(carve.work_nbytes)}, and {carve.buffers} tiles"
-            f" {human_bytes(carve.buffer_nbytes)}: more than {human_bytes(limits.nbytes)} together"
+            f"FFTs need a work area of {format_bytes(carve.work_nbytes)}, and "
+            f"{carve.buffers} tiles {format_bytes(carve.buffer_nbytes)}: "
+            f"more than {format_bytes(limits.nbytes)} together"
         )
 
     def carve(self, tiles: BlockTiles, ffts: Set[FFT]) -> Carve:

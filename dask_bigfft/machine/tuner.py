@@ -22,6 +22,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+from dask.utils import format_time
 
 from dask_bigfft import config, files
 from dask_bigfft.errors import PlanError
@@ -30,7 +31,6 @@ from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.kernels.libraries import LIBRARIES, version_of
 from dask_bigfft.kernels.transfer import LazyTransfer, TileTransfer
 from dask_bigfft.machine.environment import device_software, workers_place
-from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import decode
 from dask_bigfft.planner.request import Machine, Request
@@ -513,7 +513,7 @@ def tuned(
     best = measured[0]
     _remember(name, context, best)
     reason = f"the fastest of {len(measured)} that were measured{_settings(best.plan)}: "
-    reason += human_seconds(best.seconds)
+    reason += format_time(best.seconds)
     return replace(best.plan, reason=reason, rejected=tuple(_rejected(measured)))
 
 

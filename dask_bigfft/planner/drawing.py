@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from dask.utils import format_bytes
+
 from dask_bigfft.planner.explain import (
     LEGEND,
     axis_text,
     block_shape,
     details,
-    human_bytes,
     in_a_line,
     round_names,
     width_text,
@@ -81,7 +82,7 @@ def _exchange(exchange: Exchange, moves: bool) -> str:
         f"C = {shape.runs}",
         width_text(shape, exchange.source_dtype),
         f"{shape.blocks_in} → {shape.blocks_out}, fan-in {shape.fan_in}",
-        human_bytes(exchange.nbytes),
+        format_bytes(exchange.nbytes),
     )
 
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
 import numpy as np
+from dask.utils import format_bytes, format_time, parse_bytes
 
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan import Plan, axis_letter
-from dask_bigfft.planner.profile import Profile
+from dask_bigfft.planner.profile import MOST, Profile
 from dask_bigfft.planner.stages import Exchange
 from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES, TilePlan, apart, digit_of_step
 from dask_bigfft.transforms.exchanges import ExchangeShape, exchange_shape
@@ -24,39 +25,20 @@ WIDTH = 100
 
 #: Text without line breaks: short parentheses, C and W with their values, numbers with units.
 _GLUED = re.compile(
-    r"\b[CW] = \d+( \([^()]*\))?|moves [\d.]+ \w+|\d+ (blocks?|groups?)\b|fan-in \d+"
+    r"\b[CW] = \d+( \([^()]*\))?|[\d.]+ ([kMGTP]?i?B|[um]?s|blocks?|groups?)\b|fan-in \d+"
     r"|\([^()]{1,70}\)"
 )
-
-
-def human_bytes(nbytes: float) -> str:
-    """Return bytes in a unit that keeps the number short.
-
-    >>> human_bytes(0), human_bytes(1536), human_bytes(3 << 30)
-    ('0 B', '1.50 KiB', '3.00 GiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if abs(nbytes) < 1023.995 or unit == "PiB":
-            break
-        nbytes /= 1024
-    return f"{nbytes:.0f} B" if unit == "B" else f"{_short(nbytes)} {unit}"
 
 
 def enough_bytes(nbytes: int) -> str:
     """Return bytes rounded up, so that they fit a memory limit of this text.
 
     >>> enough_bytes(5), enough_bytes(1025), enough_bytes((360 << 20) + 1), enough_bytes(3 << 30)
-    ('5 B', '1.01 KiB', '361 MiB', '3.00 GiB')
+    ('5 B', '1.01 kiB', '360.01 MiB', '3.00 GiB')
     """
-    unit = 1 << 10 * min(5, max(0, nbytes.bit_length() - 1) // 10)
-    in_units = -(-nbytes // unit)
-    if in_units >= 100 or unit == 1:
-        step: float = unit
-    elif in_units >= 10:
-        step = unit / 10
-    else:
-        step = unit / 100
-    return human_bytes(math.ceil(nbytes / step) * step)
+    _, unit = format_bytes(nbytes).split()
+    step = max(1.0, parse_bytes(f"1 {unit}") / 100)  # of the last digit
+    return format_bytes(math.ceil(math.ceil(nbytes / step) * step))
 
 
 def human_count(count: float, unit: str = "") -> str:
@@ -68,30 +50,8 @@ def human_count(count: float, unit: str = "") -> str:
     prefixes = ("", "k", "M", "G", "T", "P", "E")
     thousands = int(math.log10(max(count, 1)) // 3)
     power = min(max(0, thousands), len(prefixes) - 1)
-    number = f"{count:.0f}" if power == 0 else _short(count / 1000**power)
+    number = f"{count:.0f}" if power == 0 else f"{count / 1000**power:.2f}"
     return f"{number} {prefixes[power]}{unit}".rstrip()
-
-
-def human_seconds(seconds: float) -> str:
-    """Return a time in a unit that keeps the number short.
-
-    >>> human_seconds(0.0123), human_seconds(2.5), human_seconds(200), human_seconds(7300)
-    ('12.3 ms', '2.50 s', '3 min 20 s', '2 h 01 min')
-    """
-    for end, scale, unit in ((1e-3, 1e6, "us"), (0.9995, 1e3, "ms"), (99.95, 1, "s")):
-        if seconds < end:
-            return f"{_short(seconds * scale)} {unit}"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def _short(number: float) -> str:
-    """Return three digits of a number below a thousand or so."""
-    if number < 9.995:
-        return f"{number:.2f}"
-    return f"{number:.1f}" if number < 99.95 else f"{number:.0f}"
 
 
 def wrapped(text: str, indent: str, first: str | None = None) -> Iterator[str]:
@@ -135,7 +95,9 @@ def _price_text(name: str, value: float) -> str:
         return f"{100 * value:.0f} %"
     if name.endswith("flops"):
         return human_count(value, "FLOP/s")
-    return human_seconds(value) if value < 1 else f"{value / 1e9:.3g} GB/s"
+    if value >= MOST:
+        return "no cost"
+    return format_time(value) if value < 1 else f"{format_bytes(int(value))}/s"
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -242,8 +204,8 @@ def step_text(plan: Plan, step: Step) -> str:
 def title_text(plan: Plan) -> str:
     """Return the transform that a plan is for: the array, and its result."""
     spec = plan.spec
-    result = f"{spec.out_shape} {spec.out_dtype} ({human_bytes(spec.out_nbytes)})"
-    return f"{spec.title} ({human_bytes(spec.nbytes)}) into {result}"
+    result = f"{spec.out_shape} {spec.out_dtype} ({format_bytes(spec.out_nbytes)})"
+    return f"{spec.title} ({format_bytes(spec.nbytes)}) into {result}"
 
 
 def remarks(plan: Plan) -> list[str]:
@@ -323,19 +285,19 @@ def _factor_texts(plan: Plan) -> list[str]:
         if operand.factor is None:
             continue
         number = operand.stage + 1
-        text = f"the transfer function is an array of {human_bytes(operand.nbytes)}"
+        text = f"the transfer function is an array of {format_bytes(operand.nbytes)}"
         if operand.factor.role == "kernel":
-            nbytes = human_bytes(operand.nbytes)
+            nbytes = format_bytes(operand.nbytes)
             text = f"the transfer function is the spectrum of a kernel of {nbytes}"
             text += f", which each task of round {number} computes for its tiles"
         elif operand.factor.role == "samples":
-            nbytes = human_bytes(operand.factor.nbytes)
+            nbytes = format_bytes(operand.factor.nbytes)
             text = f"the transfer function is the spectrum of an array of {nbytes}"
             text += f", which has the same rounds up to the product in round {number}"
         elif operand.plan is None:
             text += f", which each task of round {number} gets as a whole"
         elif operand.plan.travelling:
-            exchanged = human_bytes(operand.plan.exchanges[0].nbytes)
+            exchanged = format_bytes(operand.plan.exchanges[0].nbytes)
             text += f", exchanged into the order of the spectrum in round {number}: {exchanged}"
         else:
             text += f", whose blocks are those of the spectrum in round {number}"
@@ -395,7 +357,7 @@ def share_text(plan: Plan) -> str:
             executor = "devices alone"
         else:
             executor = f"devices {100 * expected.share:.0f} % of it at the same time"
-        parts.append(f"round {expected.index} {executor} ({human_seconds(expected.seconds)})")
+        parts.append(f"round {expected.index} {executor} ({format_time(expected.seconds)})")
     if cpu_share is not None:
         percent = f"{100 * cpu_share:.3g} % of the rows of each block, as set"
         return f"the CPU's share is {percent}: {', '.join(parts)}"
@@ -424,7 +386,7 @@ def _placement_texts(plan: Plan) -> list[str]:
     elif plan.device != "auto":
         texts.append(f"rounds on the {plan.device}")
     if plan.device != "cpu" and plan.device_memory_limit is not None:
-        texts.append(f"at most {human_bytes(plan.device_memory_limit)} of a GPU's memory")
+        texts.append(f"at most {format_bytes(plan.device_memory_limit)} of a GPU's memory")
     if plan.overwrite:
         texts.append("the input may be overwritten")
     return texts
@@ -439,7 +401,7 @@ def _order(orders: Sequence[str]) -> str:
 
 def width_text(shape: ExchangeShape, dtype: str) -> str:
     """Return W in elements and bytes."""
-    return f"W = {shape.width} ({human_bytes(shape.width * np.dtype(dtype).itemsize)})"
+    return f"W = {shape.width} ({format_bytes(shape.width * np.dtype(dtype).itemsize)})"
 
 
 def exchange_text(exchange: Exchange, instead: str = "") -> str:
@@ -458,7 +420,7 @@ def exchange_text(exchange: Exchange, instead: str = "") -> str:
     if instead:
         return f"{text}, {width}, {instead}"
     text += f", {counted(shape.groups, 'group')}, fan-in {shape.fan_in}"
-    return f"{text}, C = {shape.runs}, {width}, moves {human_bytes(exchange.nbytes)}"
+    return f"{text}, C = {shape.runs}, {width}, moves {format_bytes(exchange.nbytes)}"
 
 
 #: Texts of exchanges without scratch files.
@@ -520,8 +482,8 @@ def _labelled(label: str, text: str) -> Iterator[str]:
 def in_a_line(plan: Plan) -> str:
     """Return a plan's rounds, transform and forecast in one line, for a prompt."""
     exchanges = counted(len(plan.travelling), "exchange")
-    memory = human_bytes(plan.expected.peak_host)
-    seconds = human_seconds(plan.expected.seconds)
+    memory = format_bytes(plan.expected.peak_host)
+    seconds = format_time(plan.expected.seconds)
     transform = f"{plan.notation}: {plan.spec.title}"
     return f"<Plan {transform}, {exchanges}, {memory} per process, {seconds}>"
 
@@ -539,10 +501,10 @@ def budget_text(plan: Plan) -> str:
     peak = plan.expected.peak_host
     limit = plan.machine.memory_limit
     if limit is None:
-        return f"{human_bytes(peak)}, no limit is known"
+        return f"{format_bytes(peak)}, no limit is known"
     percent = 100 * peak / limit
     part = f"{percent:.3g} %" if percent >= 0.1 else "below 0.1 %"
-    return f"{human_bytes(peak)} of {human_bytes(limit)} ({part})"
+    return f"{format_bytes(peak)} of {format_bytes(limit)} ({part})"
 
 
 def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
@@ -550,15 +512,16 @@ def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
     expected = plan.expected
     machine = plan.machine
     exchanges = len(plan.travelling)
-    exchanged = f"{human_bytes(expected.bytes_exchanged)} in {counted(exchanges, 'exchange')}"
+    exchanged = f"{format_bytes(expected.bytes_exchanged)} in {counted(exchanges, 'exchange')}"
     rows = [("exchanged", exchanged), ("peak memory", f"{budget_text(plan)}, per process")]
     if plan.storage == "disk":
         text = f"{exchanges + 1} times the data are read, and {exchanges + 1} times written"
         rows.append(("disk", f"{text}, from file to file"))
     if expected.scratch:
-        text = f"{human_bytes(expected.scratch)} at the worst moment"
+        text = f"{format_bytes(expected.scratch)} at the worst moment"
         if plan.piece_nbytes < math.inf:
-            text += f", written in shards of {human_bytes(plan.piece_nbytes)} and more on average"
+            piece = format_bytes(round(plan.piece_nbytes))
+            text += f", written in shards of {piece} and more on average"
         rows.append(("scratch files", text))
     rows.append(("tasks", str(expected.tasks)))
     rows.append(("work", human_count(expected.flops, "flop")))
@@ -568,7 +531,7 @@ def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
     else:
         executors = counted(machine.threads, "thread")
     speeds = machine.profile.name or "common speeds"
-    seconds = f"{human_seconds(expected.seconds)} by the cost model ({speeds})"
+    seconds = f"{format_time(expected.seconds)} by the cost model ({speeds})"
     rows.append(("time", f"{seconds}, for {processes} of {executors}"))
     return rows
 
@@ -581,10 +544,10 @@ def rejected_rows(plan: Plan) -> list[tuple[str, ...]]:
         ratio = expected.seconds / best.seconds if best.seconds else 1.0
         row = (
             name,
-            human_bytes(expected.bytes_exchanged),
-            human_bytes(expected.peak_host),
+            format_bytes(expected.bytes_exchanged),
+            format_bytes(expected.peak_host),
             str(expected.tasks),
-            human_seconds(expected.seconds),
+            format_time(expected.seconds),
             f"{ratio:.2f}",
         )
         rows.append(row)
@@ -608,8 +571,8 @@ def round_rows(plan: Plan) -> list[tuple[str, ...]]:
             expected.travel,
             expected.scheduling,
         )
-        part_texts = [human_seconds(part) if part else "-" for part in parts]
-        rows.append((name, human_seconds(expected.seconds), *part_texts, expected.bound))
+        part_texts = [format_time(part) if part else "-" for part in parts]
+        rows.append((name, format_time(expected.seconds), *part_texts, expected.bound))
     return rows
 
 
@@ -627,7 +590,7 @@ def tile_lines(plan: Plan) -> Iterator[str]:
             name = f"round {number + 1}"
             letters = [axis_letter(step.axis, len(plan.source.axes)) for step in part.steps]
             rows += _pass_rows(name, tiles, letters)
-            buffers = f"{tiles.buffers} buffers of {human_bytes(tiles.buffer_nbytes)}"
+            buffers = f"{tiles.buffers} buffers of {format_bytes(tiles.buffer_nbytes)}"
             streams = plan.settings.streams or "role"
             notes.append(f"{name}: {buffers}, a stream for each {streams}")
     if not notes:
@@ -692,8 +655,8 @@ def gpu_lines(plan: Plan) -> Iterator[str]:
         return
     input_nbytes = plan.source.size * np.dtype(plan.spec.dtype).itemsize
     other_nbytes = max(0, plan.expected.peak_host - input_nbytes)
-    memory = f"{human_bytes(input_nbytes // count)} of input"
-    text = f"each GPU: {memory}, at most {human_bytes(other_nbytes // count)} beside it; a "
+    memory = f"{format_bytes(input_nbytes // count)} of input"
+    text = f"each GPU: {memory}, at most {format_bytes(other_nbytes // count)} beside it; a "
     text += "block is one tile, with a launch for each FFT, in place where that is possible"
     yield ""
     yield from wrapped(text, "    ")
@@ -705,7 +668,7 @@ def gpu_lines(plan: Plan) -> Iterator[str]:
         row_nbytes = exchange.shape.width * plan.spec.work_dtype.itemsize
         shards = f"{exchange.target.blocks * exchange.shape.fan_in} shards"
         copiers = "copy engines of the sources" if row_nbytes >= LINK_ROW_NBYTES else "kernels"
-        text = f"exchange {number}: {shards} in rows of {human_bytes(row_nbytes)}, by {copiers} "
+        text = f"exchange {number}: {shards} in rows of {format_bytes(row_nbytes)}, by {copiers} "
         yield from wrapped(text + "with the transport 'direct'", "    ")
 
 
@@ -737,7 +700,7 @@ def preserved(plan: Plan) -> str | None:
         axes.append(AxisLayout((replace(axis.groups[0], chunks=chunks),)))
     target = Layout(tuple(axes))
     shape = exchange_shape(plan.result, target)
-    nbytes = human_bytes(target.size * spec.out_dtype.itemsize)
+    nbytes = format_bytes(target.size * spec.out_dtype.itemsize)
     width = width_text(shape, spec.out_dtype.str)
     return f"chunks='preserve' costs an exchange more: {nbytes}, C = {shape.runs}, {width}"
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from dask.utils import format_bytes
 
 from dask_bigfft.planner.explain import (
     block_shape,
@@ -15,7 +16,6 @@ from dask_bigfft.planner.explain import (
     chunks_text,
     counted,
     forecast_rows,
-    human_bytes,
     remarks,
     title_text,
     wrapped,
@@ -83,7 +83,7 @@ def _blocks(plan: Plan, number: int) -> str:
     shape = block_shape(layout)
     shape = "" if "*" in shape else f"{shape} "
     is_even = layout.size == _largest_size(layout) * layout.blocks
-    size = human_bytes(nbytes) if is_even else f"up to {human_bytes(nbytes)}"
+    size = format_bytes(nbytes) if is_even else f"up to {format_bytes(nbytes)}"
     return f"{counted(layout.blocks, 'block')} {shape}of {size}"
 
 
@@ -100,7 +100,7 @@ def _rechunk_texts(plan: Plan, number: int) -> Iterator[str]:
     elif plan.moves[number]:
         way = " through scratch files" if plan.storage == "disk" else ""
         sources = counted(exchange.shape.fan_in, "block")
-        text = f"rechunk{way}: {human_bytes(exchange.nbytes)}, each block from {sources}"
+        text = f"rechunk{way}: {format_bytes(exchange.nbytes)}, each block from {sources}"
         yield f"{text}; half a spectrum is completed" if exchange.mirror is not None else text
     elif not exchange.local:
         yield "cut each block into chunks of the result"

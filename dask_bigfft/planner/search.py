@@ -201,12 +201,12 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
     if plan.piece_nbytes >= least:
         return plan
 
-    from dask_bigfft.planner.explain import human_bytes  # 8 ms, which few searches need
+    from dask.utils import format_bytes  # 8 ms, which few searches need
 
     best = _best(_with_doubled_blocks(search, plan), least)
-    text = f"scratch files take pieces of {human_bytes(best.piece_nbytes)} on average"
+    text = f"scratch files take pieces of {format_bytes(round(best.piece_nbytes))} on average"
     if best.piece_nbytes < least:
-        text += f", smaller than bigfft.scratch.min-write, {human_bytes(least)}: larger blocks "
+        text += f", smaller than bigfft.scratch.min-write, {format_bytes(least)}: larger blocks "
         text += "would take longer, be too few, or need more memory than the limit, if there is one"
     return replace(best, reason=f"{best.reason}; {text}")
 
@@ -489,7 +489,9 @@ def _storages(request: Request) -> tuple[str, ...]:
 
 def _raise_too_little_memory(machine: Machine, needed: dict[str, int]) -> NoReturn:
     """Raise the error of a memory limit, given the bytes that each storage needs."""
-    from dask_bigfft.planner.explain import enough_bytes, human_bytes
+    from dask.utils import format_bytes
+
+    from dask_bigfft.planner.explain import enough_bytes
 
     limit = machine.memory_limit
     assert limit is not None
@@ -503,7 +505,7 @@ def _raise_too_little_memory(machine: Machine, needed: dict[str, int]) -> NoRetu
         text += f"; numbers are bytes, others have a unit: '{limit} {unit}'"
     raise_invalid(
         "memory_limit",
-        human_bytes(limit),
+        format_bytes(limit),
         text,
         kind=MemoryLimitError,
     )

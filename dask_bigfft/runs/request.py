@@ -18,6 +18,7 @@ from typing import Any, cast
 import dask.array as da
 import numpy as np
 from dask.base import tokenize
+from dask.utils import format_bytes, format_time
 
 from dask_bigfft import config
 from dask_bigfft.api import calls
@@ -34,7 +35,6 @@ from dask_bigfft.errors import (
 )
 from dask_bigfft.exchange import folders
 from dask_bigfft.files import URL, check_free_space
-from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.runs.cubed_arrays import cubed_result
@@ -516,9 +516,9 @@ class Done:
     def __repr__(self) -> str:
         if self.already:
             return f"<Done {self.path}: {self.name}, already done, {self.plan.notation}>"
-        sizes = f"{human_bytes(self.read)} read, {human_bytes(self.written)} written"
+        sizes = f"{format_bytes(self.read)} read, {format_bytes(self.written)} written"
         return (
-            f"<Done {self.path}: {self.name} in {human_seconds(self.seconds)}, "
+            f"<Done {self.path}: {self.name} in {format_time(self.seconds)}, "
             f"{sizes}, {self.plan.notation}>"
         )
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from dask.utils import format_bytes
 
 from dask_bigfft.errors import MemoryLimitError, raise_invalid
-from dask_bigfft.planner.explain import enough_bytes, human_bytes
+from dask_bigfft.planner.explain import enough_bytes
 from dask_bigfft.planner.request import Machine
 from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.transforms.factors import factorize
@@ -101,7 +102,7 @@ def _refuse_above_limit(
     text += f"with {machine.threads} threads, or smaller chunks, or fewer threads"
     raise_invalid(
         "memory_limit",
-        human_bytes(limit),
+        format_bytes(limit),
         text,
         kind=MemoryLimitError,
     )
@@ -110,13 +111,13 @@ def _refuse_above_limit(
 def _forecast_lines(forecast: SegmentForecast, machine: Machine) -> list[str]:
     """Return the parts of a forecast as lines of text."""
     limit = machine.memory_limit
-    budget = "no limit is known" if limit is None else f"of {human_bytes(limit)}"
+    budget = "no limit is known" if limit is None else f"of {format_bytes(limit)}"
     return [
         "forecast",
-        f"    {'peak memory':14}{human_bytes(forecast.peak_host)} {budget}, per process "
+        f"    {'peak memory':14}{format_bytes(forecast.peak_host)} {budget}, per process "
         f"of {machine.threads} threads",
         *(
-            f"    {f'  {name}':14}{human_bytes(nbytes)}"
+            f"    {f'  {name}':14}{format_bytes(nbytes)}"
             for name, nbytes in vars(forecast).items()
             if nbytes or name != "writing"
         ),
@@ -336,7 +337,7 @@ class SegmentPlan:
         without_padding = replace(self, nfft=self.nperseg, frequencies=frequencies)
         if without_padding.expected.peak_host <= limit:
             text = f"a smaller one, or a memory_limit of at least {enough_bytes(peak)} per process "
-            text += f"(it is {human_bytes(limit)})"
+            text += f"(it is {format_bytes(limit)})"
             raise_invalid(
                 "nfft",
                 self.nfft,
@@ -363,7 +364,7 @@ class SegmentPlan:
         ]
 
     def __repr__(self) -> str:
-        peak = human_bytes(self.expected.peak_host)
+        peak = format_bytes(self.expected.peak_host)
         name = f"{self.function} of {self.shape}"
         return f"<SegmentPlan: {name}, {self.notation}, {peak} per process>"
 
@@ -462,5 +463,5 @@ class OverlapAddPlan:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        peak = human_bytes(self.expected.peak_host)
+        peak = format_bytes(self.expected.peak_host)
         return f"<OverlapAddPlan: istft of {self.shape}, {peak} per process>"

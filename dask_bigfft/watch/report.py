@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 
+from dask.utils import format_bytes, format_time
+
 from dask_bigfft.arrays import Block
 from dask_bigfft.events import PHASES, WATCHED, Phase, PlanRecord, Span, Total
 from dask_bigfft.planner.explain import (
     budget_text,
-    human_bytes,
     human_count,
-    human_seconds,
     round_names,
     table,
 )
@@ -76,14 +76,14 @@ class Row:
         forecast = ""
         ratio = ""
         if self.forecast:
-            forecast = human_seconds(self.forecast)
+            forecast = format_time(self.forecast)
             ratio = f"{self.seconds / self.forecast:.2f}"
         speed = f"{self.bytes_per_thread_second / 1e9:.2f}" if self.seconds else ""
         return (
             name,
             str(self.count),
-            human_bytes(self.nbytes),
-            human_seconds(self.seconds),
+            format_bytes(self.nbytes),
+            format_time(self.seconds),
             forecast,
             ratio,
             speed,
@@ -258,8 +258,8 @@ class RunReport:
     @property
     def _time_text(self) -> str:
         """The time of the last run and its forecast."""
-        time = human_seconds(self.seconds)
-        forecast = human_seconds(self.plan.expected.seconds)
+        time = format_time(self.seconds)
+        forecast = format_time(self.plan.expected.seconds)
         return f"{time} from the first block to the last; forecast {forecast}"
 
     @property
@@ -284,7 +284,7 @@ class RunReport:
     def _memory_text(self) -> str:
         """Additional memory of the process that needed most, and the forecast."""
         increases = [record.rss_peak - record.rss_before for record in self.places.values()]
-        most = human_bytes(max(0, *increases))
+        most = format_bytes(max(0, *increases))
         return f"{most} more at most in a process; forecast {budget_text(self.plan)}"
 
     @property
@@ -307,7 +307,7 @@ class RunReport:
         workers = sorted(self.places)
         texts = []
         for (place, device), nbytes in self.device_peaks.items():
-            text = f"{human_bytes(nbytes)} of device {device}"
+            text = f"{format_bytes(nbytes)} of device {device}"
             if place:
                 text += f" of worker {workers.index(place)}"
             texts.append(text)
@@ -498,7 +498,7 @@ def _bar(
     """Return the bar of a span (SVG), with `scale` pixels for a second."""
     seconds = span.stop - span.start
     width = max(seconds * scale, 0.3)
-    values = f"{human_seconds(seconds)}, {human_bytes(span.nbytes)}"
+    values = f"{format_time(seconds)}, {format_bytes(span.nbytes)}"
     return (
         f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{_LANE - 3}" '
         f'fill="{_colour(span.phase, span.index)}">'
@@ -513,7 +513,7 @@ def _times(seconds: float, scale: float, y: float) -> list[str]:
     times = []
     for number in range(int(seconds / step) + 1):
         time = number * step
-        label = human_seconds(time) if number else "0"
+        label = format_time(time) if number else "0"
         times.append(
             _text(
                 _MARGIN + time * scale,

@@ -9,6 +9,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
+from dask.utils import format_bytes
 from devices.crossings import RATIO
 from support import heard
 
@@ -17,7 +18,6 @@ from dask_bigfft.carriers.resident import ON_GPUS
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu.peers import TRANSPORTS
 from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.gpus import SimulatedGpus, several_gpus
 from dask_bigfft.testing.strategies import random_array
@@ -47,7 +47,7 @@ def test_batches_on_several_gpus(transport, devices):
     assert all(3 * data <= peak <= 3 * data + block for peak in gpus.peak)
     (run,) = report(lazy).runs
     assert run.device_peaks == {("", gpu): nbytes for gpu, nbytes in enumerate(gpus.peak)}
-    assert f"at most {human_bytes(gpus.peak[0])} of device 0" in str(run)
+    assert f"at most {format_bytes(gpus.peak[0])} of device 0" in str(run)
     assert sum(gpus.crossed.values()) == (0 if transport == "direct" else moved)
     del transformed
     assert gpus.used == [0] * devices  # everything was given back

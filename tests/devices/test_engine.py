@@ -50,7 +50,7 @@ def test_what_libraries_take_is_a_part_of_the_budget(libraries, table):
 
 def test_a_budget_that_libraries_alone_exceed_is_warned_of_once():
     engine = Engine(SimulatedGPU(NBYTES, libraries=1000), NBYTES, SMALL)
-    with pytest.warns(UserWarning, match="3.91 KiB"):
+    with pytest.warns(UserWarning, match="3.91 kiB"):
         assert engine.within(3999).nbytes == 3999 - 3999 // 4
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -10,6 +10,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask.base import tokenize
+from dask.utils import format_bytes, format_time
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -89,7 +90,7 @@ def test_slabs_have_one_exchange_with_the_papers_numbers(named_plan):
     assert local.endswith("nothing travels")
     assert exchange == (
         "exchange  8 blocks (8, 64, 64) -> 8 blocks (64, 8, 64), 1 group, fan-in 8, C = 64, "
-        "W = 512 (4.00 KiB), moves 2.00 MiB"
+        "W = 512 (4.00 kiB), moves 2.00 MiB"
     )
     assert "result    8 chunks by axis {0: 64; 1: 8 x 8; 2: 64}" in text
 
@@ -115,7 +116,7 @@ def test_each_exchange_says_what_the_plan_has(named_plan):
         shape = exchange.shape
         assert f"fan-in {shape.fan_in}, C = {shape.runs}, W = {shape.width} (" in line
         assert f"{shape.groups} group" in line
-        assert line.endswith(f"moves {explain.human_bytes(exchange.nbytes)}")
+        assert line.endswith(f"moves {format_bytes(exchange.nbytes)}")
     assert max(map(len, text.splitlines())) <= 100
     assert text.startswith(explain.summary(named_plan))
 
@@ -132,8 +133,8 @@ def test_the_short_text_has_the_steps_the_memory_and_the_time_without_notation(n
     assert text.count("FFT along") >= len(named_plan.rounds)
     forecast = named_plan.expected
     for part in (
-        explain.human_seconds(forecast.seconds),
-        explain.human_bytes(forecast.peak_host),
+        format_time(forecast.seconds),
+        format_bytes(forecast.peak_host),
         explain.counted(forecast.tasks, "task"),
         named_plan.reason,
     ):
@@ -166,9 +167,9 @@ def test_explain_has_reason_forecast_and_runners_up():
     forecast = explained.expected
     assert f"why: {explained.reason}" in " ".join(text.split())
     assert f"{forecast.tasks}\n" in text
-    assert explain.human_bytes(forecast.bytes_exchanged) in text
-    assert explain.human_seconds(forecast.seconds) in text
-    assert f"{explain.human_bytes(forecast.peak_host)} of 100 TiB" in text
+    assert format_bytes(forecast.bytes_exchanged) in text
+    assert format_time(forecast.seconds) in text
+    assert f"{format_bytes(forecast.peak_host)} of 100.00 TiB" in text
     assert explained.rejected
     for (name, other), row in zip(
         explained.rejected, explain.rejected_rows(explained)[1:], strict=True

@@ -6,11 +6,11 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from dask.utils import format_bytes
 from devices.blocks import on_devices
 from laws.test_hybrid import cpu_threads_wait
 
 from dask_bigfft import fft, report
-from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.testing.simulated import SimulatedGPU
 
 
@@ -46,6 +46,6 @@ def test_the_most_of_each_of_several_devices(devices, monkeypatch, device):
     assert len(used) > 1
     assert peaks == {("", i): devices[i].peak for i in used}
     assert all(0 < nbytes <= 1 << 15 for nbytes in peaks.values())
-    line = ", ".join(f"{human_bytes(devices[i].peak)} of device {i}" for i in used)
+    line = ", ".join(f"{format_bytes(devices[i].peak)} of device {i}" for i in used)
     assert line in str(run)
     assert line in run._repr_html_()

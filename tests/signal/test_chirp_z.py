@@ -8,8 +8,9 @@ import mpmath
 import numpy as np
 import pytest
 import scipy.signal
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from records import CASES
 
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
@@ -18,7 +19,6 @@ from dask_bigfft.testing.strategies import chunkings, random_array
 
 pytestmark = pytest.mark.usefixtures("small")
 
-CASES = settings(max_examples=settings.default.max_examples, phases=[Phase.generate])
 DTYPES = ["f8", "f4", "c16", "c8", "i2"]
 
 

@@ -4,16 +4,15 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.signal
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from records import CASES
 
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.testing.strategies import chunkings, random_array
 
 pytestmark = pytest.mark.usefixtures("small")
-
-CASES = settings(max_examples=100, phases=[Phase.generate])
 
 
 @st.composite

@@ -3,8 +3,9 @@
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from records import CASES
 
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
@@ -12,7 +13,6 @@ from dask_bigfft.testing.strategies import chunkings, random_array
 
 pytestmark = pytest.mark.usefixtures("small")
 
-CASES = settings(max_examples=settings.default.max_examples, phases=[Phase.generate])
 
 KERNELS = st.sampled_from([1, 2, 3, 4, 7])
 

@@ -5,8 +5,9 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.signal
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from records import CASES
 
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, MemoryLimitError
@@ -14,7 +15,6 @@ from dask_bigfft.testing.strategies import chunkings, random_array
 
 pytestmark = pytest.mark.usefixtures("sync")
 
-CASES = settings(max_examples=settings.default.max_examples, phases=[Phase.generate])
 DTYPES = ["f8", "f4", "c16", "c8", "i2"]
 PADDINGS = ["zeros", "edge", "even", "odd"]
 

@@ -45,6 +45,50 @@ class Known:
         return equal - 1 if ends_in_round and equal == len(plan.rounds) else equal
 
 
+@dataclass(frozen=True)
+class TransferSource:
+    """Transfer function of an operator, and the lazy array of which it is made, if any.
+
+    Parameters
+    ----------
+    values : TransferValues or None
+        The transfer function, without the lazy array.
+    factor_name : str
+        Name of the lazy array.
+    """
+
+    values: TransferValues | None = None
+    factor_name: str = ""
+
+    def task(self, factor: FactorSpec, key: Key = None) -> Task:
+        """Return the task that makes the transfer function of the lazy array, which has one block.
+
+        Without a key it is an argument of another task.
+        """
+        block = (0,) * len(factor.chunks)
+        return Task(
+            key,
+            made_of,
+            self.values,
+            block_ref(self.factor_name, block),
+        )
+
+    def of_whole_plan(self, plan: Plan) -> Any:
+        """Return the transfer function as an argument of the task of a whole plan."""
+        if plan.spec.factor is None:
+            return self.values
+        (operand,) = plan.operands
+        if operand.plan is None:
+            return self.task(plan.spec.factor)
+        blocks = list(operand.plan.source.indices())
+        return Task(
+            None,
+            by_index,
+            blocks,
+            *[block_ref(self.factor_name, block) for block in blocks],
+        )
+
+
 class Builder:
     """Builder of the tasks of a plan, or of one of its operands, stage by stage.
 
@@ -58,10 +102,8 @@ class Builder:
         Names of the tasks, by exchange.
     carrier : Carrier
         Carrier of the exchanges.
-    transfer : TransferValues, optional
+    transfer : TransferSource
         Transfer function of an operator.
-    factor_name : str, optional
-        Name of the lazy array of which the transfer function is made.
     """
 
     def __init__(
@@ -70,15 +112,13 @@ class Builder:
         plan: Plan,
         names: Sequence[Names],
         carrier: Carrier,
-        transfer: TransferValues | None = None,
-        factor_name: str = "",
+        transfer: TransferSource,
     ) -> None:
         self.graph = graph
         self.plan = plan
         self.names = names
         self.carrier = carrier
         self.transfer = transfer
-        self.factor_name = factor_name
         #: Names of the operands' blocks, by number.
         self.operand_names: dict[int, str] = {}
 
@@ -102,14 +142,9 @@ class Builder:
             self.operand_names[index] = self.names[operand.stage](operand.name)
             key = (self.operand_names[index],)
             if operand.factor is None:
-                self.graph[key] = DataNode(key, self.transfer)
+                self.graph[key] = DataNode(key, self.transfer.values)
             else:
-                self.graph[key] = _made_transfer(
-                    operand.factor,
-                    self.transfer,
-                    self.factor_name,
-                    key,
-                )
+                self.graph[key] = self.transfer.task(operand.factor, key)
             return
         names = Names(self.names[operand.stage].token, f"{operand.name}_")
         names_of_exchanges = [names] * len(plan.exchanges)
@@ -124,10 +159,11 @@ class Builder:
             plan,
             names_of_exchanges,
             carrier,
+            TransferSource(),
         )
         token = f"{names.token}-{operand.name}"
         if operand.factor is not None:
-            self.operand_names[index] = builder.add_plan(token, self.factor_name)
+            self.operand_names[index] = builder.add_plan(token, self.transfer.factor_name)
             return
         carrier.add_plan(self.graph, PlanRun(plan, token))
         first = builder.stage(0, source_name="")
@@ -161,45 +197,6 @@ class Builder:
         )
 
 
-def _made_transfer(
-    factor: FactorSpec,
-    transfer: TransferValues | None,
-    factor_name: str,
-    key: Key = None,
-) -> Task:
-    """Return the task that makes a transfer function of a lazy array.
-
-    Parameters
-    ----------
-    factor : FactorSpec
-        The array.
-    transfer : TransferValues
-        The transfer function without the array.
-    factor_name : str
-        Name of the array, which has one block.
-    key : dask key, optional
-        Key of the task, which is an argument of another task by default.
-    """
-    block = (0,) * len(factor.chunks)
-    return Task(
-        key,
-        made_of,
-        transfer,
-        block_ref(factor_name, block),
-    )
-
-
-def _all_blocks(plan: Plan, source_name: str) -> Task:
-    """Return the task, an argument of another one, that has all source blocks of a plan."""
-    blocks = list(plan.source.indices())
-    return Task(
-        None,
-        by_index,
-        blocks,
-        *[block_ref(source_name, block) for block in blocks],
-    )
-
-
 def by_index(indices: Sequence[Block], *blocks: Array) -> ByBlock:
     """Return blocks by their indices."""
     return dict(zip(indices, blocks, strict=True))
@@ -227,13 +224,12 @@ def build_graph(
     source_name: str,
     carrier_name: str,
     is_named: bool,
-    known: Known | None = None,
-    place: "ScratchPlace | None" = None,
-    is_private: bool = True,
-    cuts: Sequence[Cut] | None = None,
-    transfer: TransferValues | None = None,
-    factor_name: str = "",
-    blocks: Mapping[Key, Array] | None = None,
+    known: Known | None,
+    place: "ScratchPlace | None",
+    is_private: bool,
+    cuts: Sequence[Cut] | None,
+    transfer: TransferSource,
+    blocks: Mapping[Key, Array] | None,
 ) -> Graph:
     """Return all tasks of a plan.
 
@@ -249,19 +245,17 @@ def build_graph(
         Name of the carrier of all exchanges, see `carriers.choice.CARRIERS`.
     is_named : bool
         Whether the user named the carrier. If not, p2p carries only exchanges for which it pays.
-    known : Known, optional
+    known : Known or None
         Plan of the same source whose tasks are reused where they are equal.
-    place : ScratchPlace, optional
+    place : ScratchPlace or None
         Location of the scratch files.
     is_private : bool
         Whether no other plan uses tasks of this one, so that rounds may work in place.
-    cuts : sequence of Cut, optional
+    cuts : sequence of Cut or None
         Parts of the source array's blocks, if blocks on GPUs are still to be cut.
-    transfer : TransferValues, optional
+    transfer : TransferSource
         Transfer function of an operator.
-    factor_name : str
-        Name of the lazy array of which the transfer function is made.
-    blocks : mapping of key to array, optional
+    blocks : mapping of key to array or None
         Source blocks that are computed.
     """
     carrier_class = carrier_type(carrier_name)
@@ -280,17 +274,10 @@ def build_graph(
         place=place,
         cuts=cuts,
     )
-    whole_transfer: Any = transfer
-    if plan.spec.factor is not None:  # a task within the task of the whole plan
-        (operand,) = plan.operands
-        if operand.plan is None:
-            whole_transfer = _made_transfer(plan.spec.factor, transfer, factor_name)
-        else:
-            whole_transfer = _all_blocks(operand.plan, factor_name)
     whole_graph = carrier.whole_graph(
         source_name,
         output_name(plan, token),
-        whole_transfer,
+        transfer.of_whole_plan(plan),
         blocks or {},
     )
     if whole_graph is not None:
@@ -305,7 +292,6 @@ def build_graph(
         names,
         carrier,
         transfer,
-        factor_name,
     )
     builder.add_operands()
     builder.add_plan(token, source_name)

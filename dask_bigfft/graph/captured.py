@@ -294,20 +294,20 @@ def _product_of_spectra(x: da.Array, reader: "_Reader", shift_back: Offsets) -> 
     if len(reader.spectra) != 2 or reader.factor_names:
         raise NotCaptured(refusal)
     first_read, second_read = reader.spectra
-    spectra = {SPECTRUM: reader.spectra[first_read], second_read: reader.spectra[second_read]}
+    spectra = {
+        Named(SPECTRUM): reader.spectra[first_read],
+        Named(second_read): reader.spectra[second_read],
+    }
     *inner_calls, last = reader.calls.values()
-    conjugates: dict[Any, Any] = {}
-    for call in inner_calls:
-        if call.function is np.conjugate and len(call.arguments) == 1 and not call.keywords:
-            conjugates[Named(call.result)] = call.arguments[0]
+    conjugates = {
+        Named(call.result): call.arguments[0] for call in inner_calls if call.is_conjugate
+    }
     multiplied = [conjugates.get(argument, argument) for argument in last.arguments]
-    is_product = last.function in (operator.mul, np.multiply) and not last.keywords
     is_simple = len(conjugates) == len(inner_calls) <= 1
-    if not is_product or not is_simple or {*multiplied} != {*map(Named, spectra)}:
+    if not last.is_product or not is_simple or {*multiplied} != {*spectra}:
         raise NotCaptured(refusal)
     if conjugates:
-        (conjugated,) = conjugates.values()
-        second = conjugated.name
+        (second,) = conjugates.values()
     else:
         second = min(spectra, key=lambda name: math.prod(spectra[name].layer.plan.spec.shape))
     (first,) = spectra.keys() - {second}
@@ -471,9 +471,7 @@ def _name_of_multiplier(calls: Mapping[str, Call]) -> str | None:
     spectrum = Named(SPECTRUM)
     count = sum(call.arguments.count(spectrum) for call in calls.values())
     *_, last = calls.values()
-    if count != 1 or last.keywords or last.function not in (operator.mul, np.multiply):
-        return None
-    if spectrum not in last.arguments:
+    if count != 1 or not last.is_product or spectrum not in last.arguments:
         return None
     (other,) = (argument for argument in last.arguments if argument != spectrum)
     return other.name if isinstance(other, Named) else None

@@ -35,7 +35,7 @@ from dask_bigfft.dask_private import (
 from dask_bigfft.events import running_client
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.graph.assembly import assembled
-from dask_bigfft.graph.build import Known, build_graph, output_name
+from dask_bigfft.graph.build import Known, TransferSource, build_graph, output_name
 from dask_bigfft.graph.cutting import cut_blocks, cuts_of, rechunked
 from dask_bigfft.kernels.transfer import LazyTransfer
 from dask_bigfft.kernels.views import empty_like, is_on_gpu
@@ -219,8 +219,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
                     place=place,
                     is_private=is_private,
                     cuts=recipe.cuts,
-                    transfer=recipe.transfer,
-                    factor_name=self.factor,
+                    transfer=TransferSource(recipe.transfer, self.factor),
                     blocks=self.blocks,
                 )
                 _watch_paused_workers(recipe.travelled)

@@ -15,6 +15,7 @@ Factors that are computed with the graph come as the bytes of one array, in the 
 
 import itertools
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -64,6 +65,16 @@ class Call:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
+
+    @property
+    def is_product(self) -> bool:
+        """True if the result is the product of the two arguments."""
+        return self.function in (operator.mul, np.multiply) and not self.keywords
+
+    @property
+    def is_conjugate(self) -> bool:
+        """True if the result is the complex conjugate of the only argument."""
+        return self.function is np.conjugate and len(self.arguments) == 1 and not self.keywords
 
 
 @dataclass(frozen=True)

@@ -9,5 +9,6 @@
     verification     checks (sums before and after, and checksums of bytes)
     libraries        libraries (a class for each) -> fastest (the choice by timing)
     copies           copies (tables of strided copies, and the loops that do them)
-    loops            compiled (the decorator, and the cache of machine code), compiler (numba)
+    loops            compiled (the decorator, and the cache of machine code), compiler (numba);
+                     multi_index (an index that loops advance)
 """

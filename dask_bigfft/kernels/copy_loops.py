@@ -17,6 +17,7 @@ from llvmlite import ir
 from dask_bigfft.kernels.compiled import compiled, load_numba
 from dask_bigfft.kernels.compiler import populate_array
 from dask_bigfft.kernels.copies import TILE
+from dask_bigfft.kernels.multi_index import advance
 
 numba = load_numba()
 intrinsic = numba.extending.intrinsic
@@ -321,6 +322,15 @@ def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _move(values, old, new):  # type: ignore[no-untyped-def]
+    """Move a value to a later place; those between come forward."""
+    moved = values[old]
+    for d in range(old, new):
+        values[d] = values[d + 1]
+    values[new] = moved
+
+
+@compiled
 def _copy_planes(  # type: ignore[no-untyped-def]
     source,
     target,
@@ -333,22 +343,22 @@ def _copy_planes(  # type: ignore[no-untyped-def]
 ):
     """Copy all planes; the target is dense along the last dimension of each."""
     index, count, source_step, target_step = dims
-    last = used - 1
-    other = _densest(used, count, source_step)
-    straight = other == last
-    if straight:
-        other = last - 1
+    outer = used - 2
+    densest = _densest(used, count, source_step)
+    straight = densest == used - 1
+    if not straight:
+        for values in (count, source_step, target_step):
+            _move(values, densest, outer)
     planes = 1
-    for d in range(last):
+    for d in range(outer):
         index[d] = 0
-        if d != other:
-            planes *= count[d]
-    n = count[other]
-    sn = source_step[other]
-    tn = target_step[other]
-    m = count[last]
-    sm = source_step[last]
-    tm = target_step[last]
+        planes *= count[d]
+    n = count[outer]
+    sn = source_step[outer]
+    tn = target_step[outer]
+    m = count[used - 1]
+    sm = source_step[used - 1]
+    tm = target_step[used - 1]
     for _ in range(planes):
         if not straight:
             _plane(
@@ -367,17 +377,9 @@ def _copy_planes(  # type: ignore[no-untyped-def]
             )
         else:
             _lines(source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
-        for d in range(last - 1, -1, -1):
-            if d == other:
-                continue
-            index[d] += 1
-            s_at += source_step[d]
-            t_at += target_step[d]
-            if index[d] < count[d]:
-                break
-            index[d] = 0
-            s_at -= count[d] * source_step[d]
-            t_at -= count[d] * target_step[d]
+        s_change, t_change = advance(index[:outer], count, source_step, target_step)
+        s_at += s_change
+        t_at += t_change
 
 
 @compiled

@@ -19,6 +19,7 @@ import numpy as np
 from dask_bigfft.arrays import Array
 from dask_bigfft.kernels.compiled import compiled
 from dask_bigfft.kernels.copies import may_compile, pays
+from dask_bigfft.kernels.multi_index import advance
 
 Slices = tuple[slice, ...]
 
@@ -61,7 +62,7 @@ def multiply_checked(
             spectrum.reshape(-1).view(spectrum.real.dtype),
             start_nbytes // spectrum.real.itemsize,
             _axes_table(contiguous_values, factors, middles),
-            np.zeros(factors.ndim, np.int64),
+            np.zeros(factors.ndim - 1, np.int64),
             np.empty(1 << factors.ndim, np.int64),
             np.empty(1 << factors.ndim, np.float64),
             float(scale),
@@ -232,10 +233,11 @@ def _multiply_rows(  # type: ignore[no-untyped-def]
     """Multiply all lines of a part; `has_wrong` becomes 1 if a value is not finite.
 
     Values and spectrum are lines of real numbers, and the part of the spectrum begins at `first`.
-    For `axes` see `_axes_table`. `index` has zeros for the place along each axis, `offsets` and
-    `means` memory for the values of a mean.
+    For `axes` see `_axes_table`. `index` has zeros for the place along each axis but the last,
+    `offsets` and `means` memory for the values of a mean.
     """
     last = len(axes) - 1
+    outer = axes[:last]
     line_count = 1
     for axis in range(last):
         line_count *= axes[axis, 0]
@@ -258,15 +260,9 @@ def _multiply_rows(  # type: ignore[no-untyped-def]
             means,
             scale,
         )
-        for axis in range(last - 1, -1, -1):
-            index[axis] += 1
-            value_place += axes[axis, 1]
-            place += axes[axis, 2]
-            if index[axis] < axes[axis, 0]:
-                break
-            index[axis] = 0
-            value_place -= axes[axis, 0] * axes[axis, 1]
-            place -= axes[axis, 0] * axes[axis, 2]
+        value_change, change = advance(index, outer[:, 0], outer[:, 1], outer[:, 2])
+        value_place += value_change
+        place += change
     if wrong:
         has_wrong[0] = 1
 

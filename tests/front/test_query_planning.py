@@ -13,12 +13,11 @@ def test_transforms_of_expressions(tmp_path):
     assert process.stdout.split("\n")[-2] == "all right"
 
 
-@pytest.mark.parametrize("planning", [False, True])
-def test_transforms_of_the_package_dask_array(tmp_path, planning):
-    """Its arrays are expressions of their own, whatever those of dask are."""
+def test_transforms_of_the_package_dask_array(tmp_path):
+    """Its arrays are expressions of their own, also where those of dask are; see `test_kinds`."""
     if importlib.util.find_spec("dask_array") is None:  # its import sets options of dask
         pytest.skip("dask-array is not installed")
     program = ROOT / "tests" / "front" / "expressions.py"
-    variables = {"DASK_ARRAY__QUERY_PLANNING": planning}
+    variables = {"DASK_ARRAY__QUERY_PLANNING": True}
     process = python(program, "dask_array", cwd=tmp_path, env=variables)
     assert process.stdout.split("\n")[-2] == "all right"

@@ -33,7 +33,7 @@ from dask_bigfft.graph.layer import PlanLayer
 from dask_bigfft.kernels.elementwise import SPECTRUM, Call, Expression, Named, PackedFactor
 from dask_bigfft.kernels.transfer import LazyTransfer
 from dask_bigfft.kernels.views import is_on_gpu
-from dask_bigfft.planner.plan import WHOLE_NBYTES, Plan
+from dask_bigfft.planner.plan import WHOLE_NBYTES, Plan, with_reason
 from dask_bigfft.planner.shifted import offsets_of
 from dask_bigfft.transforms.bands import Window, with_negatives
 from dask_bigfft.transforms.rounds import Scale
@@ -134,7 +134,7 @@ def captured(array: da.Array, inverse: Plan, extras: Extras) -> Capture:
 def _with_refusal(inverse: Plan, refusal: NotCaptured) -> Plan:
     """Return a plan with the reason why the expression before it was not captured."""
     text = f"the expression of a spectrum before it is not captured: {refusal}"
-    return replace(inverse, reason=f"{inverse.reason}; {text}")
+    return with_reason(inverse, text)
 
 
 def _check_readers(spectrum: CapturedSpectrum, mode: str) -> None:
@@ -302,7 +302,7 @@ def _operator(
     _check_plan(plan, expression, inverse)
     text = f"H is captured: {expression.text} between {spec.name} and {inverse.spec.name}; another "
     text += "reader of that spectrum, or of the expression, repeats its transform"
-    plan = replace(plan, reason=f"{plan.reason}; {text}")
+    plan = with_reason(plan, text)
     return Capture(
         source,
         plan,

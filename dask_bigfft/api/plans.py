@@ -26,7 +26,7 @@ from dask_bigfft.gpu.dispatch import device_count, known_nbytes
 from dask_bigfft.graph.layer import gpus_of
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.machine import environment
-from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan import Plan, with_reason
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.request import DeviceChoice, Machine, Request
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
@@ -377,7 +377,7 @@ class _Search:
         plan = self._by_model(request, machine)
         percent = f"{100 * SHARE:.0f} %"
         text = f"not measured: array and result take more than {percent} of the memory"
-        return replace(plan, reason=f"{plan.reason}; {text}")
+        return with_reason(plan, text)
 
     def _by_model(self, request: Request, machine: Machine) -> Plan:
         """Return the cheapest plan by the model."""

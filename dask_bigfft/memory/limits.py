@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import dask.config
 import psutil
-from dask.utils import parse_bytes
+from dask.utils import format_bytes, parse_bytes
 
 from dask_bigfft import config
 from dask_bigfft.events import current_worker
@@ -130,11 +130,10 @@ class WorkerMemory(NamedTuple):
         return self.stop - self.used
 
     def __str__(self) -> str:
-        mib = 1 << 20
         return (
-            f"a worker with a memory limit of {self.limit // mib} MiB stops at "
-            f"{self.stop // mib} MiB (distributed.worker.memory.pause), of which libraries, and "
-            f"what else it holds beside blocks, take {self.used // mib} MiB"
+            f"a worker with a memory limit of {format_bytes(self.limit)} stops at "
+            f"{format_bytes(self.stop)} (distributed.worker.memory.pause), of which libraries, and "
+            f"what else it holds beside blocks, take {format_bytes(self.used)}"
         )
 
 

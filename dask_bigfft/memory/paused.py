@@ -20,6 +20,8 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
+from dask.utils import format_bytes
+
 from dask_bigfft.errors import ClusterError
 from dask_bigfft.memory import default_arena
 
@@ -243,12 +245,11 @@ class SchedulerWatch:
 def _stalled_message(tasks: list[Any], stalled: set[Any]) -> str:
     """Return the message of tasks that no worker can run, with the memory of the fullest one."""
     worker = max(stalled, key=lambda worker: worker.memory.process / (worker.memory_limit or 1))
-    mib = 1 << 20
     return (
         f"all workers that may run {len(tasks)} waiting tasks have been paused for "
         f"{PATIENCE:.0f} s, and none can go on: worker {worker.address} uses "
-        f"{worker.memory.process // mib} MiB of its memory limit of "
-        f"{worker.memory_limit // mib} MiB, of which {worker.memory.managed // mib} MiB are "
+        f"{format_bytes(worker.memory.process)} of its memory limit of "
+        f"{format_bytes(worker.memory_limit)}, of which {format_bytes(worker.memory.managed)} are "
         "results of tasks. Give workers more memory or fewer threads, or transforms smaller "
         "chunks or a smaller memory_limit"
     )

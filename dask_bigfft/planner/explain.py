@@ -11,7 +11,7 @@ import numpy as np
 from dask.utils import format_bytes, format_time, parse_bytes
 
 from dask_bigfft.planner.passes import tile_plans
-from dask_bigfft.planner.plan import Plan, axis_letter
+from dask_bigfft.planner.plan import Forecast, Plan, axis_letter
 from dask_bigfft.planner.profile import MOST, Profile
 from dask_bigfft.planner.stages import Exchange
 from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES, TilePlan, apart, digit_of_step
@@ -266,13 +266,13 @@ def _band_texts(plan: Plan) -> list[str]:
     if spec.windows_between:
         text = f"the product has {bands}; the others are zeros"
         if any(round_.windows_in for round_ in plan.rounds):
-            text += ", which are not exchanged"
+            text += ", which no rechunk moves"
         return [text]
     if not spec.is_forward:
-        return [f"the input has {bands}; the others are zeros, which are not exchanged"]
+        return [f"the input has {bands}; the others are zeros, which no rechunk moves"]
     is_stored = any(round_.windows for round_ in plan.rounds)
-    place = "the blocks after rounds" if is_stored else "exchanges, not the blocks before them,"
-    return [f"the result has {bands}; {place} have the band alone"]
+    saving = "steps store" if is_stored else "rechunks move, but steps do not store,"
+    return [f"the result has {bands}; {saving} the band alone"]
 
 
 def _factor_texts(plan: Plan) -> list[str]:
@@ -284,23 +284,22 @@ def _factor_texts(plan: Plan) -> list[str]:
     for operand in plan.operands:
         if operand.factor is None:
             continue
-        number = operand.stage + 1
         text = f"the transfer function is an array of {format_bytes(operand.nbytes)}"
         if operand.factor.role == "kernel":
             nbytes = format_bytes(operand.nbytes)
             text = f"the transfer function is the spectrum of a kernel of {nbytes}"
-            text += f", which each task of round {number} computes for its tiles"
+            text += ", which each task that multiplies computes for its part"
         elif operand.factor.role == "samples":
             nbytes = format_bytes(operand.factor.nbytes)
             text = f"the transfer function is the spectrum of an array of {nbytes}"
-            text += f", which has the same rounds up to the product in round {number}"
+            text += ", which has the same steps up to the product"
         elif operand.plan is None:
-            text += f", which each task of round {number} gets as a whole"
+            text += ", which each task that multiplies gets as a whole"
         elif operand.plan.travelling:
             exchanged = format_bytes(operand.plan.exchanges[0].nbytes)
-            text += f", exchanged into the order of the spectrum in round {number}: {exchanged}"
+            text += f", rechunked like the spectrum: {exchanged}"
         else:
-            text += f", whose blocks are those of the spectrum in round {number}"
+            text += ", in the blocks of the spectrum"
         texts.append(text)
     return texts
 
@@ -314,7 +313,7 @@ def _length_texts(plan: Plan) -> list[str]:
     text = f"the spectrum is cropped or padded to lengths by axis {{{', '.join(parts)}}}"
     (round_,) = (round_ for round_ in plan.rounds if round_.multiplies)
     if all(step.between is None for step in round_.steps):
-        text += "; the product stands at the end of the forward rounds"
+        text += ", after the product"
     return [text]
 
 
@@ -496,10 +495,8 @@ def summary(plan: Plan) -> str:
 # --- reason and forecast --------------------------------------------------------------------
 
 
-def budget_text(plan: Plan) -> str:
-    """Return the peak memory and the budget, such as ``3.00 GiB of 16.0 GiB (19 %)``."""
-    peak = plan.expected.peak_host
-    limit = plan.machine.memory_limit
+def budget_text(peak: int, limit: int | None) -> str:
+    """Return the peak memory and the budget, such as ``3.00 GiB of 16.00 GiB (18.8 %)``."""
     if limit is None:
         return f"{format_bytes(peak)}, no limit is known"
     percent = 100 * peak / limit
@@ -513,7 +510,8 @@ def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
     machine = plan.machine
     exchanges = len(plan.travelling)
     exchanged = f"{format_bytes(expected.bytes_exchanged)} in {counted(exchanges, 'exchange')}"
-    rows = [("exchanged", exchanged), ("peak memory", f"{budget_text(plan)}, per process")]
+    memory = budget_text(expected.peak_host, machine.memory_limit)
+    rows = [("exchanged", exchanged), ("peak memory", f"{memory}, per process")]
     if plan.storage == "disk":
         text = f"{exchanges + 1} times the data are read, and {exchanges + 1} times written"
         rows.append(("disk", f"{text}, from file to file"))
@@ -534,6 +532,44 @@ def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
     seconds = f"{format_time(expected.seconds)} by the cost model ({speeds})"
     rows.append(("time", f"{seconds}, for {processes} of {executors}"))
     return rows
+
+
+def why(plan: Plan) -> str:
+    """Return the reason for a plan, and what the next best one would have cost."""
+    texts = [plan.reason] if plan.reason else []
+    if plan.rejected:
+        texts.append(_comparison(plan.expected, plan.rejected[0][1]))
+    return "; ".join(texts) or "not recorded"
+
+
+#: Costs of two plans that differ by less than this part are alike.
+ALIKE = 0.01
+
+
+def _comparison(chosen: Forecast, other: Forecast) -> str:
+    """Return the costs of another plan that differ from those of the chosen one.
+
+    A chosen plan may be slower than another one, if its writes to scratch files are larger.
+    """
+    texts = []
+    if _differs(other.seconds, chosen.seconds):
+        seconds = format_time(chosen.seconds)
+        texts.append(f"take {format_time(other.seconds)} instead of {seconds}")
+    else:
+        texts.append(f"take as long ({format_time(other.seconds)})")
+    if _differs(other.bytes_exchanged, chosen.bytes_exchanged):
+        nbytes = format_bytes(chosen.bytes_exchanged)
+        texts.append(f"rechunk {format_bytes(other.bytes_exchanged)} instead of {nbytes}")
+    if _differs(other.peak_host, chosen.peak_host):
+        nbytes = format_bytes(chosen.peak_host)
+        texts.append(f"need {format_bytes(other.peak_host)} of memory instead of {nbytes}")
+    which = "the next best" if other.seconds >= chosen.seconds else "another"
+    return f"{which} plan would {' and '.join(texts)}"
+
+
+def _differs(cost: float, chosen_cost: float) -> bool:
+    """Return whether two costs are not alike."""
+    return abs(cost - chosen_cost) > ALIKE * chosen_cost
 
 
 def rejected_rows(plan: Plan) -> list[tuple[str, ...]]:
@@ -708,7 +744,7 @@ def preserved(plan: Plan) -> str | None:
 def details(plan: Plan) -> str:
     """Return the rounds, the reason for the choice, the forecast and the runners-up as text."""
     lines = [summary(plan), ""]
-    lines += wrapped(f"why: {plan.reason or 'not recorded'}", "  ", "")
+    lines += wrapped(f"why: {why(plan)}", "  ", "")
     lines += ["", "forecast"]
     lines += [f"    {name:14}{value}" for name, value in forecast_rows(plan)]
     cost_of_preserving = preserved(plan)

@@ -5,7 +5,7 @@ that were not taken.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from dask.utils import format_bytes
@@ -18,6 +18,7 @@ from dask_bigfft.planner.explain import (
     forecast_rows,
     remarks,
     title_text,
+    why,
     wrapped,
 )
 from dask_bigfft.planner.plan import Plan
@@ -31,12 +32,20 @@ _MORE = "explain(details=True) adds the decomposition, the time of each step, an
 
 def overview(plan: Plan) -> str:
     """Return the steps of a plan, its memory and time, and the reason for it as text."""
-    lines = [*wrapped(title_text(plan), "  ", ""), "steps"]
-    for number, text in enumerate(_step_texts(plan), 1):
+    return short_text(title_text(plan), _step_texts(plan), [*_rows(plan), ("more", _MORE)])
+
+
+def short_text(
+    title: str,
+    steps: Iterable[str],
+    rows: Iterable[tuple[str, str]],
+) -> str:
+    """Return the text of a plan of any kind: a title, numbered steps and labelled rows."""
+    lines = [*wrapped(title, "  ", ""), "steps"]
+    for number, text in enumerate(steps, 1):
         lines += wrapped(text, " " * 6, f"{number:4}  ")
-    for label, text in _rows(plan):
+    for label, text in rows:
         lines += wrapped(text, " " * 10, f"{label:10}")
-    lines.append(f"{'more':10}{_MORE}")
     return "\n".join(lines)
 
 
@@ -47,12 +56,13 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "result", f"{counted(count, 'chunk')}; {'; '.join(chunks)}"
     for remark in remarks(plan):
         yield "note", remark
-    yield "memory", f"{budget_text(plan)}, per process"
+    memory = budget_text(plan.expected.peak_host, plan.machine.memory_limit)
+    yield "memory", f"{memory}, per process"
     forecast = dict(forecast_rows(plan))
     if "scratch files" in forecast:
         yield "disk", f"scratch files of {forecast['scratch files']}"
     yield "time", f"{forecast['time']}; {counted(plan.expected.tasks, 'task')}"
-    yield "why", plan.reason or "not recorded"
+    yield "why", why(plan)
 
 
 # --- steps ----------------------------------------------------------------------------------

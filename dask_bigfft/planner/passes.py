@@ -86,10 +86,13 @@ def find_tile_plan(request: TileRequest, limits: TileLimits, work: float = 0) ->
             tile_plan = _Search(request, limits, room).cheapest(counts, buffers)
             if tile_plan is not None:
                 return tile_plan
+
+    from dask.utils import format_bytes
+
     lengths = " x ".join(str(line.length) for line in request.lines)
     raise DeviceMemoryError(
         f"FFTs of {lengths} on a block of {request.shape} do not fit "
-        f"{limits.nbytes / 2**20:.3g} MiB of the device in {MAX_PASSES} passes"
+        f"{format_bytes(limits.nbytes)} of the device in {MAX_PASSES} passes"
     )
 
 

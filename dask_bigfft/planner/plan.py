@@ -205,12 +205,19 @@ class Operand:
         return self.plan.result.size * self.plan.spec.work_dtype.itemsize
 
 
+class PublicNames:
+    """Mixin of objects whose completion shows public names alone."""
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not name.startswith("_")]
+
+
 #: Fields of a plan that its stages and operands do not depend on.
 NOTES = frozenset({"expected", "rejected", "reason", "fallback"})
 
 
 @dataclass(frozen=True)
-class Plan(HashedOnce):
+class Plan(PublicNames, HashedOnce):
     """A transform laid out in rounds and exchanges, with its forecast.
 
     A plan without transformed axes rearranges blocks in one exchange, or makes an operand of
@@ -237,7 +244,7 @@ class Plan(HashedOnce):
     rejected : tuple of (str, Forecast)
         The runners-up: their rounds and forecasts.
     reason : str
-        Reason for this plan.
+        Reason for this plan, without the comparison with the runners-up.
     device : {"auto", "cpu", "gpu", "hybrid"}
         Kind of executor of the rounds.
     device_memory_limit : int or None
@@ -633,8 +640,10 @@ class Plan(HashedOnce):
 
         return draw(self)
 
-    def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if not name.startswith("_")]
+
+def with_reason(plan: Plan, *sentences: str) -> Plan:
+    """Return a plan with more sentences in the reason for it."""
+    return plan.changed(reason="; ".join(filter(None, [plan.reason, *sentences])))
 
 
 # --- operands -------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, wi
 from dask_bigfft.planner.cost import with_forecast
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.merging import merged_up_to
-from dask_bigfft.planner.plan import NO_FORECAST, Plan
+from dask_bigfft.planner.plan import NO_FORECAST, Plan, with_reason
 from dask_bigfft.planner.request import Machine, Request, block_count, largest_block, padded_block
 from dask_bigfft.planner.rows import NOT_STORED
 from dask_bigfft.transforms.layout import Chunks, wide_chunks
@@ -162,7 +162,7 @@ def _different(ranked: list[Candidate]) -> list[Candidate]:
     return best + [c for c in others if c not in best]
 
 
-def with_runners_up(plans: list[Plan], sizes: Sizes) -> Plan:
+def with_runners_up(plans: list[Plan]) -> Plan:
     """Return the first of some plans, cheapest first, with the reason and three others."""
     best = plans[0]
     forecasts = {best.expected}
@@ -173,10 +173,11 @@ def with_runners_up(plans: list[Plan], sizes: Sizes) -> Plan:
         forecasts.add(plan.expected)
         digits = ", ".join(" x ".join(map(str, program.factors)) for program in plan.programs)
         rejected.append((f"{plan.notation} with {digits}", plan.expected))
-    if rejected:
-        reason = f"cheapest of the candidates whose blocks have at most {sizes.cap} elements"
-    else:
-        reason = "the only candidate: nothing has to be cut, or nothing else can be"
+    reason = ""
+    if not rejected:
+        reason = "the only order of steps that blocks of this size allow"
+        if not best.travelling:
+            reason = "each block holds whole axes, which saves every rechunk"
     return best.changed(rejected=tuple(rejected[:3]), reason=reason)
 
 
@@ -204,11 +205,12 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
     from dask.utils import format_bytes  # 8 ms, which few searches need
 
     best = _best(_with_doubled_blocks(search, plan), least)
-    text = f"scratch files take pieces of {format_bytes(round(best.piece_nbytes))} on average"
+    piece = format_bytes(round(best.piece_nbytes))
+    text = f"scratch files are written in pieces of {piece} on average"
     if best.piece_nbytes < least:
         text += f", smaller than bigfft.scratch.min-write, {format_bytes(least)}: larger blocks "
         text += "would take longer, be too few, or need more memory than the limit, if there is one"
-    return replace(best, reason=f"{best.reason}; {text}")
+    return with_reason(best, text)
 
 
 def _with_doubled_blocks(search: Candidates, plan: Plan) -> list[Plan]:
@@ -404,7 +406,7 @@ def _fitting_in(search: Candidates) -> Plan | None:
         plans = [_as_it_fits(plan) for plan in ranked_plans(search, sizes)]
         fitting = _that_fit(plans)
         if fitting:
-            return with_runners_up(fitting, sizes)
+            return with_runners_up(fitting)
     return None
 
 
@@ -467,9 +469,9 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
         if not outcome.plans:
             needed[storage] = outcome.least_nbytes
             continue
-        best = with_runners_up(outcome.plans, outcome.sizes)
+        best = with_runners_up(outcome.plans)
         if request.rounds is not None:
-            best = replace(best, reason="the rounds were named")
+            best = replace(best, reason="the steps that `rounds` names")
         elif storage == "disk":
             best = in_larger_pieces(search, best)
         if not needed:
@@ -477,8 +479,8 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
 
         from dask_bigfft.planner.explain import enough_bytes
 
-        text = f"in memory it would take {enough_bytes(needed['memory'])} per process"
-        return replace(best, reason=f"{best.reason}; {text}")
+        nbytes = enough_bytes(needed["memory"])
+        return with_reason(best, f"without scratch files it would need {nbytes} per process")
     _raise_too_little_memory(machine, needed)
 
 
@@ -545,14 +547,11 @@ class _Outcome:
     ----------
     plans : list of Plan
         Plans that fit into memory, the best first; empty if none fits.
-    sizes : Sizes
-        Size of their blocks, or of the blocks that were tried last.
     least_nbytes : int
         Minimum bytes that a plan needs, if none fits.
     """
 
     plans: list[Plan]
-    sizes: Sizes
     least_nbytes: int = 0
 
 
@@ -584,7 +583,7 @@ def _fitting(search: Candidates) -> _Outcome:
         plans = ranked_plans(search, sizes)
         fitting = _that_fit(plans)
         if fitting:
-            return _Outcome(fitting, sizes)
+            return _Outcome(fitting)
         peaks += [plan.expected.peak_host for plan in plans]
         if smallest_peak is None and _is_smaller(search, sizes):
             # The sizes between these and the smallest may not help either.
@@ -593,14 +592,14 @@ def _fitting(search: Candidates) -> _Outcome:
         _raise_no_plan(search)
     if smallest_peak is None:
         smallest_peak = _least_in_smallest(search)
-    return _Outcome([], sizes, least_nbytes=min(*peaks, smallest_peak))
+    return _Outcome([], least_nbytes=min(*peaks, smallest_peak))
 
 
 def _fitting_in_named_rounds(search: Candidates) -> _Outcome:
     """Return the plan in the rounds that the user named, or the bytes that it needs."""
     sizes = next(ladder(search.spec, search.request))
     plan = finished(search, _named(search, sizes))
-    return _Outcome(_that_fit([plan]), sizes, least_nbytes=plan.expected.peak_host)
+    return _Outcome(_that_fit([plan]), least_nbytes=plan.expected.peak_host)
 
 
 def _is_smaller(search: Candidates, sizes: Sizes) -> bool:

@@ -41,7 +41,7 @@ from dask_bigfft.planner.merging import (
     task_seconds,
     with_merging,
 )
-from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan import Plan, with_reason
 from dask_bigfft.planner.request import (
     Machine,
     Request,
@@ -216,13 +216,13 @@ class Strategy:
         return True
 
     def refusal(self, plan: Plan, problem: Problem) -> str:
-        """Return the reason why a proposed plan is not taken; empty if it is."""
+        """Return what a proposed plan would do, if that is why it is not taken; else nothing."""
         if self.is_optional and not plan.fits_memory:
-            return "more memory than the limit"
+            return "need more memory than the limit"
         if self.is_optional and plan.storage == "disk" and problem.request.storage == "auto":
-            return "scratch files would be needed"
+            return "need scratch files"
         if problem.best is not None and not self.is_better(plan, problem.best):
-            return "no gain"
+            return "save no time"
         return ""
 
     def request(self, problem: Problem) -> Request | None:
@@ -299,7 +299,7 @@ class BlocksOnGpus(BlockStrategy):
     """Blocks where the data lives: a block for each GPU that holds a part of the input."""
 
     name = "blocks on GPUs"
-    sentence = "a block for each GPU that holds data"
+    sentence = "one block for each GPU that holds data"
 
     def suits(self, problem: Problem) -> bool:
         """Return whether GPUs of this process hold the input."""
@@ -373,7 +373,7 @@ class OneBlockOnGpu(BlockStrategy):
     """One block on a GPU: an array whose cut axes would otherwise cross the bus twice."""
 
     name = "one block"
-    sentence = "one block that a GPU has room for, so that data crosses the bus once"
+    sentence = "one block, which fits a GPU: data are copied there and back once"
 
     def suits(self, problem: Problem) -> bool:
         """Return whether the only GPU has the memory for the array, its result and more."""
@@ -400,7 +400,7 @@ class OneBlockEach(Strategy):
     """
 
     name = "blocks of whole transforms"
-    sentence = "blocks of whole transforms, which take less time than the tasks of a second round"
+    sentence = "each block holds whole transforms, which saves the tasks of a second step"
     is_optional = True
 
     def applies(self, problem: Problem) -> bool:
@@ -468,7 +468,7 @@ class RoomierBlocks(BlockStrategy):
     """
 
     name = "larger blocks"
-    sentence = "larger blocks than the input's, of which padding would make very many"
+    sentence = "blocks are larger than the input's chunks, since padding would make too many"
 
     def suits(self, problem: Problem) -> bool:
         """Return whether padding would make very many blocks of the input's size."""
@@ -503,8 +503,8 @@ ROOMIER_BLOCKS = RoomierBlocks()
 class MergedBlocks(Strategy):
     """Merge tiny blocks: fewer shards and tasks, if the plan fits into the same memory."""
 
-    name = "merged blocks"
-    sentence = "tiny blocks of the input are merged"
+    name = "joined chunks"
+    sentence = "small chunks of the input are joined, which saves tasks"
     is_optional = True
 
     def applies(self, problem: Problem) -> bool:
@@ -563,7 +563,7 @@ class InputBlocks(BlockStrategy):
     """Blocks about as large as the input's."""
 
     name = "the input's blocks"
-    sentence = "blocks like the input's"
+    sentence = "blocks are about as large as the input's chunks"
 
     def suits(self, problem: Problem) -> bool:
         """Return True: every array has chunks."""
@@ -584,7 +584,7 @@ class FewerBlocksOfFilter(Strategy):
     """
 
     name = "larger blocks of a filter"
-    sentence = "larger blocks between the rounds of a filter, whose tasks take less time"
+    sentence = "blocks are larger than the input's chunks, which saves tasks"
     is_optional = True
 
     def applies(self, problem: Problem) -> bool:
@@ -644,7 +644,7 @@ class BlocksAsTiles(Strategy):
     """
 
     name = "blocks like a GPU's tiles"
-    sentence = "blocks like a GPU's tiles, whose rows are wide"
+    sentence = "blocks are as large as a GPU works on, in rows that are copied fast"
     is_optional = True
 
     def applies(self, problem: Problem) -> bool:
@@ -781,7 +781,7 @@ class InsideInput(Strategy):
     """Rounds on GPUs inside the blocks of the input, if these are cut for it."""
 
     name = "rounds inside the input"
-    sentence = "rounds write into the blocks of the input"
+    sentence = "each step writes into the blocks of the input"
     is_step = True
 
     def applies(self, problem: Problem) -> bool:
@@ -833,7 +833,7 @@ def choose_plan(problem: Problem) -> Plan:
         for plan in strategy.candidates(problem):
             refusal = strategy.refusal(plan, problem)
             if refusal:
-                refusals = (*problem.refusals, f"not {strategy.name}: {refusal}")
+                refusals = (*problem.refusals, f"{strategy.name} would {refusal}")
                 problem = replace(problem, refusals=refusals)
                 continue
             sentences = (*problem.sentences, strategy.sentence)
@@ -852,7 +852,7 @@ def choose_plan(problem: Problem) -> Plan:
 @lru_cache(maxsize=128)  # a plan of an earlier call has its stages and its text
 def _with_verdicts(plan: Plan, verdicts: tuple[str, ...]) -> Plan:
     """Return a plan with the verdicts of strategies in its reason."""
-    return plan.changed(reason="; ".join([plan.reason, *verdicts]))
+    return with_reason(plan, *verdicts)
 
 
 def find_plan_by_model(

@@ -36,7 +36,7 @@ from dask_bigfft.errors import MemoryLimitError, PlanError, parse_choice
 from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.transfer import LazyTransfer, OwnSpectrum
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu
-from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan import Plan, with_reason
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting
 from dask_bigfft.signal.arguments import (
     Axes,
@@ -423,7 +423,7 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.
     large, small = (second, first) if swapped else (first, second)
     windows = _halved_last(inputs, large)
     transforms, forward = planned(large, _padded_transforms(large, windows, real), options)
-    forward = replace(forward, reason=f"{forward.reason}; the first of several plans: {reason}")
+    forward = with_reason(forward, f"the first of several plans: {reason}")
     spectra = _spectra(
         large,
         small,

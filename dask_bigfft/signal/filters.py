@@ -28,7 +28,7 @@ from dask_bigfft.events import running_client
 from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.products import in_precision
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu
-from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan import Plan, with_reason
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
 from dask_bigfft.signal.arguments import (
     Axes,
@@ -562,7 +562,7 @@ def _filtered_by_two_plans(
         options,
         movable=movable,
     )
-    forward = replace(forward, reason=f"{forward.reason}; the first of two plans: {reason}")
+    forward = with_reason(forward, f"the first of two plans: {reason}")
     spectrum = applied(array, forward)
     product = _multiplied(
         spectrum,

@@ -51,7 +51,7 @@ def plan_segments(
     SegmentPlan or OverlapAddPlan
         Segments and blocks; the latter for "istft". ``expected.peak_host`` is a forecast of the
         peak memory in bytes per process, without that of imports and of the tasks that make the
-        input; ``explain()`` returns all of it as text.
+        input; ``explain()`` returns steps, memory and reason as text.
 
     Raises
     ------

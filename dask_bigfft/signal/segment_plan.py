@@ -13,14 +13,18 @@ after it, so that no block waits for its neighbour::
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from html import escape
 
 import numpy as np
 from dask.utils import format_bytes
 
-from dask_bigfft.errors import MemoryLimitError, raise_invalid
-from dask_bigfft.planner.explain import enough_bytes
+from dask_bigfft.errors import MemoryLimitError, parse_flag, raise_invalid
+from dask_bigfft.planner.explain import budget_text, counted, enough_bytes
+from dask_bigfft.planner.overview import short_text
+from dask_bigfft.planner.plan import PublicNames
 from dask_bigfft.planner.request import Machine
 from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.transforms.factors import factorize
@@ -108,24 +112,78 @@ def _refuse_above_limit(
     )
 
 
-def _forecast_lines(forecast: SegmentForecast, machine: Machine) -> list[str]:
-    """Return the parts of a forecast as lines of text."""
-    limit = machine.memory_limit
-    budget = "no limit is known" if limit is None else f"of {format_bytes(limit)}"
-    return [
-        "forecast",
-        f"    {'peak memory':14}{format_bytes(forecast.peak_host)} {budget}, per process "
-        f"of {machine.threads} threads",
-        *(
-            f"    {f'  {name}':14}{format_bytes(nbytes)}"
-            for name, nbytes in vars(forecast).items()
-            if nbytes or name != "writing"
-        ),
-    ]
+class BlockwisePlan(PublicNames):
+    """Base of plans that work block by block: their texts."""
+
+    chunks: tuple[tuple[int, ...], ...]
+    machine: Machine
+
+    @property
+    def expected(self) -> SegmentForecast:
+        """Forecast of the memory."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the input."""
+        return tuple(map(sum, self.chunks))
+
+    @property
+    def notation(self) -> str:
+        """Number and length of the segments or slices, as text."""
+        raise NotImplementedError
+
+    def _title(self) -> str:
+        """Return the function and its input as text."""
+        raise NotImplementedError
+
+    def _steps(self) -> Iterator[str]:
+        """Yield the steps from the chunks of the input to the result."""
+        raise NotImplementedError
+
+    def _reason(self) -> str:
+        """Return the reason for the blocks."""
+        raise NotImplementedError
+
+    def _blocks(self) -> str:
+        """Return the number and shape of the blocks."""
+        count = counted(math.prod(map(len, self.chunks)), "block")
+        return f"{count} of at most {tuple(map(max, self.chunks))}"
+
+    def _memory(self) -> str:
+        """Return the forecast peak memory beside the limit."""
+        budget = budget_text(self.expected.peak_host, self.machine.memory_limit)
+        return f"{budget}, per process of {counted(self.machine.threads, 'thread')}"
+
+    def explain(self, details: bool = False) -> str:
+        """Return the steps of the plan, its memory, and the reason for it as text.
+
+        Parameters
+        ----------
+        details : bool
+            True for the parts of the memory. The default is False.
+        """
+        rows = [("memory", self._memory()), ("why", self._reason())]
+        if parse_flag("details", details):
+            parts = vars(self.expected).items()
+            rows += [(f"  {name}", format_bytes(nbytes)) for name, nbytes in parts if nbytes]
+        else:
+            rows.append(("more", "explain(details=True) adds the parts of the memory"))
+        return short_text(self._title(), self._steps(), rows)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def __repr__(self) -> str:
+        peak = format_bytes(self.expected.peak_host)
+        return f"<{type(self).__name__} {self._title()}: {self.notation}, {peak} per process>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.explain(details=True))}</pre>"
 
 
 @dataclass(frozen=True, repr=False)
-class SegmentPlan:
+class SegmentPlan(BlockwisePlan):
     """Segments and blocks of averages and short-time transforms, with a forecast of their memory.
 
     Parameters
@@ -180,11 +238,6 @@ class SegmentPlan:
     def step(self) -> int:
         """Samples from the start of a segment to that of the next one."""
         return self.nperseg - self.noverlap
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the input."""
-        return tuple(map(sum, self.chunks))
 
     @property
     def edge(self) -> int:
@@ -346,27 +399,30 @@ class SegmentPlan:
             )
         _refuse_above_limit(self.function, peak, self.machine)
 
-    def explain(self) -> str:
-        """Return the segments, the blocks and the forecast as text."""
-        return "\n".join(self._lines())
+    def _title(self) -> str:
+        dtypes = " and ".join(np.dtype(dtype).name for dtype in self.dtypes)
+        return f"{self.function} of {self.shape} {dtypes} along axis {self.axis}"
 
-    def _lines(self) -> list[str]:
+    def _steps(self) -> Iterator[str]:
+        if self.joined:
+            yield f"rechunk into {self._blocks()}"
         crossing = sum(map(len, self.across))
-        return [
-            f"{self.function} of {self.shape} {' and '.join(self.dtypes)} along axis {self.axis}",
-            f"  {self.average} of {self.count} segments of {self.nperseg} samples, one every "
-            f"{self.step}; FFTs of length {self.nfft}",
-            f"  {math.prod(map(len, self.chunks))} blocks of at most "
-            f"{tuple(map(max, self.chunks))}{', joined' if self.joined else ''}; {crossing} "
-            "segments lie across edges",
-            "",
-            *_forecast_lines(self.expected, self.machine),
-        ]
+        if crossing:
+            segments = counted(crossing, "segment")
+            yield f"copy the samples beside edges of blocks, which {segments} cross"
+        work = f"FFTs of length {self.nfft} of {self.notation}, one every {self.step}"
+        yield f"{work}, in {self._blocks()}"
+        if self.average != "all":
+            yield f"{self.average} over all segments"
 
-    def __repr__(self) -> str:
-        peak = format_bytes(self.expected.peak_host)
-        name = f"{self.function} of {self.shape}"
-        return f"<SegmentPlan: {name}, {self.notation}, {peak} per process>"
+    def _reason(self) -> str:
+        blocks = "blocks are the chunks of the input"
+        if self.joined:
+            blocks = "blocks are as long as a segment at least, and the same for all arrays"
+        rows = math.prod(map(max, self._other_chunks))
+        sample_nbytes = sum(np.dtype(dtype).itemsize for dtype in self.dtypes)
+        whole = format_bytes(rows * self.shape[self.axis] * sample_nbytes)
+        return f"{blocks}; chunks of the whole axis would have {whole} each"
 
 
 #: Temporary memory for a sample of a tile of an inverse, in complex numbers: the spectra, their
@@ -375,7 +431,7 @@ INVERSE_TILE_COPIES = 5.0
 
 
 @dataclass(frozen=True, repr=False)
-class OverlapAddPlan:
+class OverlapAddPlan(BlockwisePlan):
     """Blocks of an inverse short-time transform, with a forecast of their memory.
 
     Parameters
@@ -405,14 +461,14 @@ class OverlapAddPlan:
     machine: Machine
 
     @property
+    def notation(self) -> str:
+        """Number and length of the slices, as text."""
+        return f"{self.shape[-1]} slices of {self.nperseg} samples"
+
+    @property
     def reach(self) -> int:
         """Slices of a block that overlap the next one."""
         return -(-self.nperseg // self.hop) - 1
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the spectra."""
-        return tuple(map(sum, self.chunks))
 
     @cached_property
     def expected(self) -> SegmentForecast:
@@ -449,19 +505,20 @@ class OverlapAddPlan:
         """Raise an error if the forecast exceeds the memory limit of a process."""
         _refuse_above_limit("istft", self.expected.peak_host, self.machine)
 
-    def explain(self) -> str:
-        """Return the slices, the blocks and the forecast as text."""
-        lines = [
-            f"istft of {self.shape} {self.dtype}, slices along the last axis",
-            f"  {self.shape[-1]} slices of {self.nperseg} samples, one every {self.hop}; FFTs of "
-            f"length {self.nfft}",
-            f"  {math.prod(map(len, self.chunks))} blocks of at most "
-            f"{tuple(map(max, self.chunks))}{', joined' if self.joined else ''}",
-            "",
-            *_forecast_lines(self.expected, self.machine),
-        ]
-        return "\n".join(lines)
+    def _title(self) -> str:
+        return f"istft of {self.shape} {np.dtype(self.dtype).name}, slices along the last axis"
 
-    def __repr__(self) -> str:
-        peak = format_bytes(self.expected.peak_host)
-        return f"<OverlapAddPlan: istft of {self.shape}, {peak} per process>"
+    def _steps(self) -> Iterator[str]:
+        if self.joined:
+            yield f"copy into {self._blocks()}, {np.dtype(self.dtype).name}"
+        work = f"inverse FFTs of length {self.nfft} of {self.notation}, one every {self.hop}"
+        yield f"{work}, in {self._blocks()}"
+        if self.reach > 0:
+            yield "add the samples that slices of two blocks share"
+
+    def _reason(self) -> str:
+        blocks = "each block has whole spectra"
+        *other_chunks, slice_chunks = self.chunks
+        column = math.prod(map(max, other_chunks)) * np.dtype(self.dtype).itemsize
+        whole = format_bytes(column * sum(slice_chunks))
+        return f"{blocks}; chunks of all slices would have {whole} each"

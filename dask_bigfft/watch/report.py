@@ -23,7 +23,7 @@ from dask_bigfft.planner.explain import (
     table,
 )
 from dask_bigfft.planner.phases import phase_forecasts
-from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan import Plan, PublicNames
 
 #: Headings of a report's rows.
 HEADINGS = ("phase", "blocks", "bytes", "thread time", "forecast", "ratio", "GB/s")
@@ -91,7 +91,7 @@ class Row:
 
 
 @dataclass(frozen=True, repr=False)
-class RunReport:
+class RunReport(PublicNames):
     """Measurements of one transform.
 
     Parameters
@@ -285,7 +285,8 @@ class RunReport:
         """Additional memory of the process that needed most, and the forecast."""
         increases = [record.rss_peak - record.rss_before for record in self.places.values()]
         most = format_bytes(max(0, *increases))
-        return f"{most} more at most in a process; forecast {budget_text(self.plan)}"
+        forecast = budget_text(self.plan.expected.peak_host, self.plan.machine.memory_limit)
+        return f"{most} more at most in a process; forecast {forecast}"
 
     @property
     def _shares_text(self) -> str:
@@ -341,9 +342,6 @@ class RunReport:
             lines += ["", *table(rows)]
         return "\n".join(lines)
 
-    def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if not name.startswith("_")]
-
     def timeline(self) -> str:
         """Return a picture (SVG) of the last run: a row for each thread, time to the right."""
         return timeline(self.plan, self.spans, self.seconds)
@@ -359,7 +357,7 @@ class RunReport:
 
 
 @dataclass(frozen=True, repr=False)
-class Report:
+class Report(PublicNames):
     """Measurements of all transforms of an array, shown as text or in a notebook.
 
     Parameters
@@ -375,9 +373,6 @@ class Report:
 
     def _repr_html_(self) -> str:
         return "".join(run._repr_html_() for run in self.runs)
-
-    def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if not name.startswith("_")]
 
     def timeline(self) -> str:
         """Return the pictures (SVG) of all transforms, joined by newlines."""

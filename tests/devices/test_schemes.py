@@ -167,5 +167,5 @@ def test_a_convolution_inside_a_blocks_own_memory():
 def test_too_small_a_device_is_refused_with_the_numbers():
     x = values(997, 1009)  # two primes: nothing splits
     job, _ = job_of(x, "fft2")
-    with pytest.raises(DeviceMemoryError, match=r"997 x 1009 .* 0.00781 MiB"):
+    with pytest.raises(DeviceMemoryError, match=r"997 x 1009 .* 8.00 kiB"):
         job.tiles(TileLimits(8192))

@@ -402,7 +402,7 @@ def test_workers_with_small_limits(client, carrier):
 def test_a_plan_that_cannot_hold_is_refused_with_the_numbers(client):
     x = da.zeros((2**14, 2**14), chunks=2**11, dtype=complex)
     with dask.config.set({"bigfft.exchange.carrier": "tasks"}):
-        with pytest.raises(PlanError, match=r"`memory_limit`=.* at least .*640 MiB") as told:
+        with pytest.raises(PlanError, match=r"`memory_limit`=.* at least .*640.00 MiB") as told:
             fft.fft2(x)
         limit = re.search(r"at least ([\d.]+ GiB)", str(told.value))[1]
         assert dask_bigfft.plan(x, "fft2", memory_limit=limit).expected.peak_host > 320 * 2**20

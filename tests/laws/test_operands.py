@@ -187,7 +187,7 @@ def test_a_plan_with_a_lazy_array_is_text():
         lazy = signal.fourier_filter(da.from_array(x, chunks=(6, 7)), da.from_array(h, chunks=5))
     plan = plan_of(lazy)
     assert Plan.from_json(plan.to_json()) == plan
-    assert "exchanged into the order of the spectrum" in " ".join(plan.explain().split())
+    assert "rechunked like the spectrum" in " ".join(plan.explain().split())
     assert plan.expected.bytes_exchanged > sum(e.nbytes for e in plan.travelling)
 
 

@@ -136,7 +136,7 @@ def test_the_short_text_has_the_steps_the_memory_and_the_time_without_notation(n
         format_time(forecast.seconds),
         format_bytes(forecast.peak_host),
         explain.counted(forecast.tasks, "task"),
-        named_plan.reason,
+        explain.why(named_plan),
     ):
         assert part in " ".join(text.split())
 
@@ -147,6 +147,25 @@ def test_whole_axes_of_a_step_are_named_together():
     assert "inverse" not in text
     back = plan((64, 64), (8, -1), "c8", "ifftn", rounds=[{1: 64}, {0: 64}]).explain()
     assert "inverse FFT along axis 0" in back
+
+
+def test_the_reason_says_what_the_next_best_plan_would_have_cost():
+    chosen = plan((64, 64, 64), (8, -1, -1), "c8")
+    (_, other), *_ = chosen.rejected
+    assert "the next best plan would take" in explain.why(chosen)
+    twice = replace(other, seconds=2.0, bytes_exchanged=2 << 20, peak_host=3 << 20)
+    once = replace(chosen.expected, seconds=1.0, bytes_exchanged=1 << 20, peak_host=3 << 20)
+    reason = explain.why(chosen.changed(expected=once, rejected=(("", twice),)))
+    assert reason.endswith(
+        "the next best plan would take 2.00 s instead of 1.00 s and rechunk 2.00 MiB instead of "
+        "1.00 MiB"
+    )
+    faster = explain.why(chosen.changed(expected=twice, rejected=(("", once),)))
+    assert "next best" not in faster
+
+
+def test_the_reason_of_the_only_plan_names_what_it_saves():
+    assert "saves every rechunk" in explain.why(plan((64, 64), (64, 64), "c8", "fft2"))
 
 
 @pytest.mark.parametrize("name", ["plan", "report"])
@@ -165,7 +184,7 @@ def test_explain_has_reason_forecast_and_runners_up():
     explained = plan((64, 64, 64), (8, -1, -1), "c8")
     text = explained.explain(details=True)
     forecast = explained.expected
-    assert f"why: {explained.reason}" in " ".join(text.split())
+    assert f"why: {explain.why(explained)}" in " ".join(text.split())
     assert f"{forecast.tasks}\n" in text
     assert format_bytes(forecast.bytes_exchanged) in text
     assert format_time(forecast.seconds) in text

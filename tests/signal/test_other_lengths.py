@@ -155,4 +155,4 @@ def test_where_one_axis_is_transformed_the_product_stands_at_the_end_of_its_roun
     (plan,) = plans_of(lazy)
     assert plan.notation == "{X H} {X'}"
     assert not plan.travelling
-    assert "end of the forward" in " ".join(plan.explain().split())
+    assert "after the product" in " ".join(plan.explain().split())

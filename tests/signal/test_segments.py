@@ -5,6 +5,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.signal
+from dask.utils import format_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,6 +82,27 @@ def test_a_plan_shows_its_forecast():
     assert str(plan.count) in repr(plan)
     with pytest.raises(TypeError, match="nprseg"):
         signal.plan_segments(x, nprseg=512)
+
+
+WINDOW = {"win": np.ones(10), "hop": 5, "fs": 1.0}
+
+
+@pytest.mark.parametrize(("function", "options"), [("welch", {"nperseg": 8}), ("istft", WINDOW)])
+def test_a_plan_by_blocks_explains_itself_as_other_plans_do(function, options):
+    x = da.zeros((6, 64), chunks=(-1, 16), dtype="c16")
+    plan = signal.plan_segments(x, function=function, **options)
+    short = plan.explain()
+    assert short == str(plan)
+    labels = {line.split()[0] for line in short.splitlines() if not line.startswith(" ")}
+    assert labels == {function, "steps", "memory", "why", "more"}
+    assert "tiles" not in short
+    assert "tiles" in plan.explain(details=True)
+    assert f"memory    {format_bytes(plan.expected.peak_host)} of " in short
+    assert function in plan._repr_html_()
+    assert "explain" in dir(plan)
+    assert not [name for name in dir(plan) if name.startswith("_")]
+    with pytest.raises(TypeError, match="details"):
+        plan.explain(details="all")
 
 
 def test_blocks_are_only_read():

@@ -66,28 +66,32 @@ def draw_sea(places, sea):
         places[0].axvline(edge - 0.5, color="black", lw=0.8)
 
 
-def draw(
-    path,
-    large,
-    sea,
-    heights,
-):
+def draw_holes(places, heights):
+    """Draw heights and a smooth model with holes, each before and after."""
+    mask = heights["mask"]
+    pictures = {
+        "heights with holes [m]": np.where(mask, np.nan, heights["heights"]),
+        "smoothed around the holes [m]": heights["smooth"],
+        "a smooth model with holes [m]": np.where(mask, np.nan, heights["model"]),
+        "its holes filled [m]": heights["filled"],
+    }
+    for place, (title, values) in zip(places, pictures.items(), strict=True):
+        show(place, values, title, "terrain")
+
+
+def draw(path, large, sea, heights):
     """Save the picture, in few enough colours to be small."""
     edges = " x ".join(map(str, large["shape"]))
     figure = plt.figure(figsize=(13, 9.5), layout="constrained")
-    upper, middle, lower = figure.subfigures(3, 1, height_ratios=(2.2, 3, 3.2))
+    upper, middle, lower = figure.subfigures(3, 1, height_ratios=(2.2, 3, 2.7))
     gib = large["resumed"].read / 2**30
     field = f"a field of {gib:.2g} GiB, {edges} complex64 in Zarr"
     upper.suptitle(f"1. Larger than memory: {field}, all axes", fontsize=10)
     draw_memory(upper.subplots(), large)
-    middle.suptitle("2. Filters by wavelength, of a chart in chunks", fontsize=10)
+    middle.suptitle("2. Filters by wavelength, each one plan, of a chart in chunks", fontsize=10)
     draw_sea(middle.subplots(1, 4), sea)
-    lower.suptitle("3. Data with holes", fontsize=10)
-    places = lower.subplots(1, 3)
-    with_holes = np.where(heights["mask"], np.nan, heights["heights"])
-    show(places[0], with_holes, "heights with holes [m]", "terrain")
-    show(places[1], heights["smooth"], "smoothed around the holes [m]", "terrain")
-    show(places[2], heights["filled"], "a smooth model, its holes filled [m]", "terrain")
+    lower.suptitle("3. Data with holes: smoothed, or filled", fontsize=10)
+    draw_holes(lower.subplots(1, 4), heights)
     with io.BytesIO() as file:
         figure.savefig(file, dpi=72)
         plt.close(figure)

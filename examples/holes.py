@@ -73,6 +73,7 @@ def run(chunk=120, iterations=40):
         "errors": {
             "smoothed, against sums": distance(smooth, sums / (weights + outside)),
         },
+        "model": model,
         "filled": filled,
         "gap_error": distance(filled[mask], model[mask]),
     }

@@ -30,6 +30,13 @@ BESIDE = 384 << 20
 #: Ends of processes in words.
 ENDS = {"out of memory": "killed for its memory", "killed": "killed half-way on purpose"}
 
+#: What became of Dask's own FFT, by the end of its process.
+DASK_ENDS = {
+    "out of memory": "Dask's own FFT needed more than this memory, and was killed.",
+    "finished": "Dask's own FFT finished in this memory, too.",
+    "failed": "Dask's own FFT failed.",
+}
+
 
 def make_field(path, shape, rows):
     """Store normal numbers, slab by slab, and return their energy."""
@@ -170,6 +177,16 @@ def report(summary):
     print(f"  Three frequencies by explicit sums, and the energy, are right to {worst:.0e}.")
     whole = resumed.read + resumed.written
     print(f"  SciPy would need field and spectrum in memory: {format_bytes(whole)}.")
+
+
+def conclusion(summary):
+    """Return what the run means for a user."""
+    by_dask, first, resumed = summary["processes"].values()
+    peak = format_bytes(max(resumed.memory, default=0))
+    text = f"{DASK_ENDS[by_dask.end]} dask_bigfft took {peak}."
+    if first.end == "killed":
+        text += "\n   What its killed run had finished was not computed again."
+    return text
 
 
 def right(summary):

@@ -6,6 +6,7 @@ the functions of a module. The code of pages and notebooks is run (`outputs`, my
 ``-D run_code=0 -D nb_execution_mode=off`` it is not.
 """
 
+import re
 import shutil
 import sys
 import tempfile
@@ -30,8 +31,8 @@ project = "dask_bigfft"
 author = copyright = "dask_bigfft developers"
 version = release = dask_bigfft.__version__
 
-extensions = ["myst_nb", "outputs", "reference", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
-extensions += ["sphinx.ext.intersphinx", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "links", "outputs", "reference", "sphinx.ext.autodoc"]
+extensions += ["sphinx.ext.autosummary", "sphinx.ext.intersphinx", "sphinx.ext.napoleon"]
 default_role = "py:obj"
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
@@ -46,7 +47,7 @@ autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 autosummary_generate = False
 napoleon_google_docstring = False
-napoleon_use_rtype = False
+napoleon_use_rtype = napoleon_use_param = False
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
@@ -68,7 +69,9 @@ class PlanDirective(Directive):
         """Return the drawing as HTML."""
         names = {"da": da, "plan": dask_bigfft.plan}
         plan = eval(f"plan({self.arguments[0]})", names)
-        return [nodes.raw("", f'<div class="plan">{plan._repr_html_()}</div>', format="html")]
+        drawing = re.search(r"<table.*</table>", plan._repr_html_(), re.DOTALL)[0]
+        caption = f"<p>{plan.notation}</p>"
+        return [nodes.raw("", f'<div class="plan">{caption}{drawing}</div>', format="html")]
 
 
 class SettingsDirective(Directive):

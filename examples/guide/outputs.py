@@ -46,14 +46,15 @@ def printed_by(page):
         process = subprocess.run(
             [sys.executable, path.name],
             cwd=folder,
-            env=os.environ | {"PYTHONPATH": root, "MPLBACKEND": "Agg"},
-            capture_output=True,
+            env=os.environ | {"PYTHONPATH": root, "PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,  # where progress is shown
             text=True,
             timeout=SECONDS,
             check=False,
         )
     if process.returncode:
-        raise ExtensionError(f"the code of {page.name} fails:\n{process.stderr}")
+        raise ExtensionError(f"the code of {page.name} fails:\n{process.stdout}")
     return [text.strip("\n") for text in process.stdout.split(f"{MARK}\n")[:-1]]
 
 

@@ -1,7 +1,8 @@
 """The reference: tables of functions, and docstrings without the parameters that all share.
 
-The directive ``functions MODULE`` is a table of the public functions of a module, one line each,
-which links to their descriptions. The parameters of transforms are described once for one axis
+The directive ``functions`` is a table of functions and classes, one line each, which links to their
+descriptions. It has the public names of the module that is its argument, or the names that it
+contains. The parameters of transforms are described once for one axis
 (`dask_bigfft.fft.fft`) and once for several (`dask_bigfft.fft.fftn`).
 """
 
@@ -21,15 +22,19 @@ _FIRST, *_, _LAST = Extras.__annotations__
 
 
 class FunctionsDirective(Directive):
-    """A table of the functions of a module: name, and first line of the docstring."""
+    """A table of functions: name, and first line of the docstring."""
 
-    required_arguments = 1
+    optional_arguments = 1
+    has_content = True
 
     def run(self):
         """Return the table."""
-        module = import_module(self.arguments[0])
-        names = [f"   ~{module.__name__}.{name}" for name in sorted(module.__all__)]
-        lines = [".. autosummary::", "   :nosignatures:", "", *names]
+        names = list(self.content)
+        for module_name in self.arguments:
+            module = import_module(module_name)
+            names += [f"{module_name}.{name}" for name in sorted(module.__all__)]
+        rows = [f"   ~{name}" for name in names]
+        lines = [".. autosummary::", "   :nosignatures:", "", *rows]
         section = nodes.container()
         self.state.nested_parse(StringList(lines, "functions"), 0, section)
         return section.children

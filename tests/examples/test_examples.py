@@ -29,7 +29,11 @@ SCRIPTS = [
     ("holes", ["--chunk", 200, *PICTURE], ["30% missing"]),
     ("filters", ["--n", 200, *PICTURE], [r"slope in \(m\)/\(m\)"]),
     ("spectrogram", ["--n", 20000, *PICTURE], ["317.25 Hz is in the record"]),
-    ("demo", ["--gib", 0.002, "--n", 200, *FOLDER, *PICTURE], ["resumed +finished", "30% missing"]),
+    (
+        "demo",
+        ["--gib", 0.002, "--n", 200, "--edge", 512, *FOLDER, *PICTURE],
+        ["resumed +finished", "=> Dask's own FFT finished", "one plan .* s", "30% missing"],
+    ),
     ("compare_1d", ["--n", 2**14, "--repetitions", 2, "--json", "out"], [r"(\| `.*\s+){3}"]),
     ("xarray_field", ["--n", 120, "--gib", 0.01], ["peak memory", "single chunk"]),
     ("array_backend", ["--mib", 16, "--repetitions", 2], [r"(?s)(\n\| [^\n]* \(.*){4}"]),

@@ -37,22 +37,27 @@ def test_code_runs_as_a_script(page, method, tmp_path):
 
 @pytest.fixture(scope="module")
 def html(tmp_path_factory):
-    """The text of each page, built without running its code: the tests above do that."""
+    """The HTML of each page, built without running its code: the tests above do that."""
     for name in ("sphinx", "myst_nb", "furo"):
         pytest.importorskip(name)
     out = tmp_path_factory.mktemp("guide")
     options = ["-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     options += ["-D", "run_code=0", "-D", "nb_execution_mode=off", "-d", out / "trees"]
     python(*options, GUIDE, out / "html")
-    pages = {page: (out / "html" / f"{page}.html").read_text() for page in PAGES}
-    return {page: unescape(re.sub(r"<[^>]*>", "", text)) for page, text in pages.items()}
+    return {page: (out / "html" / f"{page}.html").read_text() for page in PAGES}
 
 
-def test_every_setting_is_described(html):
-    assert [key for key in SETTINGS if key not in html["configuration"]] == []
+@pytest.fixture(scope="module")
+def texts(html):
+    """The text of each page without tags."""
+    return {page: unescape(re.sub(r"<[^>]*>", "", text)) for page, text in html.items()}
 
 
-def test_every_public_name_is_in_the_reference(html):
+def test_every_setting_is_described(texts):
+    assert [key for key in SETTINGS if key not in texts["configuration"]] == []
+
+
+def test_every_public_name_is_in_the_reference(texts):
     import dask_bigfft
     from dask_bigfft import fft, signal
 
@@ -60,7 +65,7 @@ def test_every_public_name_is_in_the_reference(html):
     public |= {f"dask_bigfft.signal.{name}" for name in signal.__all__}
     public |= {f"dask_bigfft.{name}" for name in dask_bigfft.__all__ if name.isidentifier()}
     public -= {"dask_bigfft.__version__"}
-    words = re.findall(r"[\w.]+", "".join(html[page] for page in PAGES if page.startswith("api")))
+    words = re.findall(r"[\w.]+", "".join(texts[page] for page in PAGES if page.startswith("api")))
     names = {*words, *(word.strip(".").rpartition(".")[2] for word in words)}
     missing = {name for name in public if name.rpartition(".")[2] not in names}
     assert not missing
@@ -91,10 +96,24 @@ def test_a_page_whose_code_fails_is_an_error_of_the_build(outputs, tmp_path):
         outputs.printed_by(page)
 
 
-def test_the_reference_lists_functions_and_describes_parameters_once(html):
-    text = html["api"]
+def test_the_reference_lists_functions_and_describes_parameters_once(texts):
+    text = texts["api"]
     assert text.count("Return the real inverse of rfft.") >= 2  # in the table, and below it
     assert text.count("Other digits must be given wherever the spectrum") == 2  # one, several axes
+
+
+@pytest.mark.parametrize(
+    ("page", "target"),
+    [
+        ("coming_from", "https://docs.dask.org/en/stable/array-api.html"),
+        ("howto", "https://docs.scipy.org/doc/scipy/reference/signal.html"),
+        ("index", "https://numpy.org/doc/stable/reference/routines.fft.html"),
+        ("howto", "api_signal.html#dask_bigfft.signal.gradient"),
+        ("memory", "api_running.html#dask_bigfft.run"),
+    ],
+)
+def test_the_first_mention_of_a_name_is_a_link(html, page, target):
+    assert html[page].count(f'href="{target}"') == 1
 
 
 def test_links_to_other_libraries_need_no_network(tmp_path, monkeypatch):
@@ -107,4 +126,5 @@ def test_links_to_other_libraries_need_no_network(tmp_path, monkeypatch):
     assert address.startswith("https://")
     page = "reference/generated/scipy.signal.welch.html#scipy.signal.welch"
     assert welch == f"scipy.signal.welch py:function 1 {page} -"
-    assert not [line for line in lines if line.startswith("scipy.signal ")]  # a module
+    assert "scipy.signal py:module 1 reference/signal.html -" in lines
+    assert inventories.role_of("scipy.signal.missing") is None

@@ -127,7 +127,8 @@ def plan(
         if norm is not None:
             named["norm"] = norm
         plans = plans_of_call(getattr(signal, kind), a, **named, **extras)
-        return only_plan(kind, plans)
+        only: Plan = only_plan(kind, plans)
+        return only
     if not isinstance(kind, str) or kind not in (*TRANSFORMS, *COSINES):
         allowed = f"one of {', '.join((*TRANSFORMS, *FILTERS))}"
         allowed += "; `signal.plan_segments` is for welch, csd, stft, istft and spectrogram"
@@ -142,8 +143,8 @@ def plan(
     )
 
 
-def only_plan(kind: str, plans: list[Plan]) -> Plan:
-    """Return the only one of the plans of a filter.
+def only_plan(kind: str, plans: list[Any]) -> Any:
+    """Return the only one of the plans of a function.
 
     Raises
     ------

@@ -4,11 +4,12 @@ Each `parse_*` returns the checked value of an argument, or of its setting. An e
 argument.
 """
 
+import inspect
 import itertools
 import math
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypedDict, cast, get_args
 
 import dask.array as da
 import numpy as np
@@ -78,6 +79,34 @@ class Options(TypedDict, total=False):
     chunks: Any
     memory_limit: int | str | None
     kernel: str | None
+
+
+def explicit_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function with each keyword of its options as a parameter.
+
+    Help and completion show these names, where ``**options`` shows none.
+
+    >>> from typing import Unpack
+    >>> def lowpass(x, *, cutoff, **options: Unpack[Options]): ...
+    >>> list(explicit_signature(lowpass).parameters)
+    ['x', 'cutoff', 'chunks', 'memory_limit', 'kernel']
+    """
+    signature = inspect.signature(function)
+    parameters = []
+    for parameter in signature.parameters.values():
+        classes = get_args(parameter.annotation)  # Unpack has the class of the keywords
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD or not classes:
+            parameters.append(parameter)
+            continue
+        for name, hint in classes[0].__annotations__.items():
+            keyword = inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=hint,
+            )
+            parameters.append(keyword)
+    return signature.replace(parameters=parameters)
 
 
 # --- arrays ---------------------------------------------------------------------------------

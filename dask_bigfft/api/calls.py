@@ -17,7 +17,6 @@ from typing import (
     ParamSpec,
     SupportsIndex,
     TypeVar,
-    Unpack,
     cast,
 )
 
@@ -25,7 +24,7 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.api.arguments import Extras, parse_array, parse_options
+from dask_bigfft.api.arguments import Extras, explicit_signature, parse_array, parse_options
 from dask_bigfft.api.captures import captured
 from dask_bigfft.api.plans import described, make_plan, reader_of
 from dask_bigfft.api.slicing import Slicing, slicing_of
@@ -58,21 +57,11 @@ def transforms_by(
     As a decorator of `work` itself, it binds the name of `work` to the returned decorator, which is
     then written above an empty function: ``@forward`` above ``def fft()`` makes a function `fft`
     that calls `forward` with "fft" as its first argument. It has the other parameters of `work`,
-    with the keywords in `Extras` written out. A docstring without parameters gets those of
+    with the keywords of its options written out. A docstring without parameters gets those of
     `transform`, whose docstring describes the arguments of all transforms.
     """
-    signature = inspect.signature(work)
+    signature = explicit_signature(work)
     _, *parameters = signature.parameters.values()
-    if parameters[-1].annotation == Unpack[Extras]:
-        parameters[-1:] = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=hint,
-            )
-            for name, hint in Extras.__annotations__.items()
-        ]
 
     def decorator(described: Callable[[], None]) -> Callable[P, Result]:
         def function(*args: P.args, **kwargs: P.kwargs) -> Result:
@@ -427,17 +416,27 @@ def plan_of_stored(
     return plan
 
 
-#: Plans of transforms that were applied within `plans_of_call`; None outside of it.
-_applied_plans: ContextVar[list[Plan] | None] = ContextVar("bigfft_applied_plans", default=None)
+#: Plans that were applied within `plans_of_call`; None outside of it.
+_applied_plans: ContextVar[list[Any] | None] = ContextVar("bigfft_applied_plans", default=None)
 
 
-def plans_of_call(function: Callable[..., Any], *args: Any, **keywords: Any) -> list[Plan]:
-    """Return the plans of the transforms in the lazy result of a function, in order."""
-    plans: list[Plan] = []
+def plans_of_call(function: Callable[..., Any], *args: Any, **keywords: Any) -> list[Any]:
+    """Return the plans in the lazy result of a function, in order.
+
+    These are plans of transforms, and of averages over segments and short-time transforms.
+    """
+    plans: list[Any] = []
     context = copy_context()
     context.run(_applied_plans.set, plans)
     context.run(function, *args, **keywords)
     return plans
+
+
+def note_plan(plan: Any) -> None:
+    """Add a plan to those that `plans_of_call` returns, within its call."""
+    plans = _applied_plans.get()
+    if plans is not None:
+        plans.append(plan)
 
 
 def applied(
@@ -448,9 +447,8 @@ def applied(
     slicing: Slicing | None = None,
 ) -> da.Array:
     """Return the lazy result of a plan on an array; for the parameters see `transformed_array`."""
-    plans = _applied_plans.get()
-    if plans is not None and plan.is_transform:
-        plans.append(plan)
+    if plan.is_transform:
+        note_plan(plan)
     configure_arena()
     return transformed_array(
         array,

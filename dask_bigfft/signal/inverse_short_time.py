@@ -17,7 +17,7 @@ import numpy as np
 import scipy  # its modules are imported at first use
 
 from dask_bigfft.api.arguments import parse_array
-from dask_bigfft.api.calls import by_block
+from dask_bigfft.api.calls import by_block, note_plan
 from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_count, raise_invalid
@@ -174,6 +174,7 @@ class InverseCall:
     def samples(self) -> da.Array:
         """Return the samples."""
         self.plan.refuse_above_limit()
+        note_plan(self.plan)
         added = _overlapped(self.spectra, self.plan, self.work)
         missing = self.stop - added.shape[-1]
         if missing > 0:  # samples behind the last slice

@@ -22,7 +22,7 @@ import scipy  # its modules are imported at first use
 import scipy.fft
 
 from dask_bigfft.api.arguments import parse_array, parse_chunks, parse_limit
-from dask_bigfft.api.calls import by_block
+from dask_bigfft.api.calls import by_block, note_plan
 from dask_bigfft.api.kinds import keeps_kind, keeps_rows
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import (
@@ -357,6 +357,7 @@ def around_edges(
 
 def _averaged(call: SegmentCall) -> tuple[Array, da.Array]:
     """Return the frequencies, and the average of the (cross) spectra of segments."""
+    note_plan(call.plan)
     axis = call.plan.axis
     spectra: Any = _spectra(call)
     average = _mean(spectra, call) if call.plan.average == "mean" else _median(spectra, call)

@@ -19,7 +19,7 @@ import numpy as np
 import scipy  # its modules are imported at first use
 
 from dask_bigfft.api.arguments import parse_array
-from dask_bigfft.api.calls import by_block
+from dask_bigfft.api.calls import by_block, note_plan
 from dask_bigfft.api.kinds import keeps_rows
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, parse_choice, parse_count, raise_invalid
@@ -214,6 +214,7 @@ class SliceCall:
     def spectra(self) -> da.Array:
         """Return the spectra, frequencies along the axis of the samples and slices last."""
         self.plan.refuse_above_limit()
+        note_plan(self.plan)
         return _by_block(self.arrays, self.plan, self.work)
 
 

@@ -5,11 +5,28 @@ import inspect
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import xarray as xr
 
+from dask_bigfft.api.calls import Norm
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.signal.segment_plan import OverlapAddPlan, SegmentPlan
 from dask_bigfft.xarray import filters, functions, short_time, spectra
+from dask_bigfft.xarray.arrays import Dims, Labelled
+from dask_bigfft.xarray.plans import PlannedName, SegmentName
+from dask_bigfft.xarray.transforms import TransformName
 
 __all__ = ["Accessor"]
 
@@ -25,13 +42,48 @@ _MODULES = {
 }
 
 
-def _method(
-    function: Callable[Concatenate[Any, P], R],
-) -> Callable[Concatenate["Accessor", P], R]:
-    """Return the method of an accessor that calls a function on the accessor's array."""
+class _MethodOfLabelled(Protocol[P]):
+    """Type of a method that returns an array of an array, and a dataset of a dataset."""
+
+    @overload
+    def __get__(self, accessor: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, accessor: "Accessor[Labelled]", owner: type) -> Callable[P, Labelled]: ...
+
+
+class _PlanMethod(Protocol):
+    """Type of the method `plan`, whose result depends on the name of the function."""
+
+    @overload
+    def __call__(
+        self,
+        kind: TransformName | PlannedName = "fft",
+        dim: Dims = None,
+        *,
+        n: int | None = None,
+        norm: Norm = None,
+        **arguments: Any,
+    ) -> Plan: ...
+    @overload
+    def __call__(self, kind: SegmentName, dim: Dims = None, **arguments: Any) -> SegmentPlan: ...
+    @overload
+    def __call__(
+        self, kind: Literal["istft"], dim: Dims = None, **arguments: Any
+    ) -> OverlapAddPlan: ...
+
+
+def _method(function: Callable[Concatenate[Any, P], Any]) -> _MethodOfLabelled[P]:
+    """Return the method of an accessor that calls a function of arrays and of datasets."""
+    return cast("_MethodOfLabelled[P]", _array_method(function))
+
+
+def _array_method(
+    function: Callable[Concatenate[xr.DataArray, P], R],
+) -> Callable[Concatenate["Accessor[xr.DataArray]", P], R]:
+    """Return the method of an accessor that calls a function of arrays."""
 
     @wraps(function)
-    def method(self: "Accessor", /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def method(self: "Accessor[xr.DataArray]", /, *args: P.args, **kwargs: P.kwargs) -> R:
         return function(self._array, *args, **kwargs)
 
     return method
@@ -39,19 +91,19 @@ def _method(
 
 @xr.register_dataarray_accessor("bigfft")  # type: ignore[no-untyped-call, unused-ignore]
 @xr.register_dataset_accessor("bigfft")  # type: ignore[no-untyped-call, unused-ignore]
-class Accessor:
+class Accessor(Generic[Labelled]):
     """The functions of this module as methods of an array or dataset: ``array.bigfft.fft("x")``."""
 
-    def __init__(self, array: Any) -> None:
-        self._array = array
+    def __init__(self, array: Labelled) -> None:
+        self._array: Labelled = array
 
     bandpass = _method(filters.bandpass)
     bandstop = _method(filters.bandstop)
-    coherence = _method(filters.coherence)
+    coherence = _array_method(filters.coherence)
     convolve = _method(filters.convolve)
     convolve_masked = _method(filters.convolve_masked)
-    cross_spectrum = _method(spectra.cross_spectrum)
-    csd = _method(spectra.csd)
+    cross_spectrum = _array_method(spectra.cross_spectrum)
+    csd = _array_method(spectra.csd)
     dct = _method(functions.dct)
     derivative = _method(filters.derivative)
     downsample = _method(filters.downsample)
@@ -73,14 +125,14 @@ class Accessor:
     istft = _method(short_time.istft)
     lowpass = _method(filters.lowpass)
     pad = _method(filters.pad)
-    plan = _method(functions.plan)  # type: ignore[arg-type]  # extras could name the array
+    plan = cast("_PlanMethod", _array_method(functions.plan))
     power_spectrum = _method(spectra.power_spectrum)
     resample = _method(filters.resample)
     rfft = _method(functions.rfft)
     shift = _method(filters.shift)
     spectrogram = _method(short_time.spectrogram)
     stft = _method(short_time.stft)
-    transfer_function = _method(filters.transfer_function)
+    transfer_function = _array_method(filters.transfer_function)
     unpad = _method(filters.unpad)
     welch = _method(spectra.welch)
 

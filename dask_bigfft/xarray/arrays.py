@@ -21,6 +21,7 @@ import xarray as xr
 from dask.graph_manipulation import bind
 
 from dask_bigfft import fft as transforms
+from dask_bigfft.api.arguments import explicit_signature
 from dask_bigfft.config import is_int
 from dask_bigfft.dask_private import is_lazy
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
@@ -141,6 +142,8 @@ def over_variables(
                 )
             return work_on_dims(array, dim, **keywords)
 
+        shown: Any = function
+        shown.__signature__ = explicit_signature(work)
         return cast("Callable[Concatenate[Labelled, P], Labelled]", function)
 
     return decorator

@@ -43,7 +43,7 @@ from dask_bigfft.xarray.arrays import (
     parse_dims,
 )
 from dask_bigfft.xarray.coordinates import Samples, samples_of
-from dask_bigfft.xarray.keywords import refuse_unknown
+from dask_bigfft.xarray.keywords import knows_keywords
 from dask_bigfft.xarray.missing import with_nan_warning
 from dask_bigfft.xarray.spectra import aligned, averaged
 from dask_bigfft.xarray.units import unit_symbol
@@ -338,7 +338,7 @@ def lowpass() -> None:
     metres : bool
         True for distances in metres along coordinates in degrees north and east, or in kilometres.
         The default is False.
-    **options
+    chunks, ..., planner
         `chunks` (a mapping may name dimensions), `memory_limit` and the other options of
         `dask_bigfft.signal.lowpass`.
 
@@ -369,7 +369,7 @@ def highpass() -> None:
 
     Parameters
     ----------
-    array, dim, by, edge, order, width, metres, **options
+    array, dim, by, edge, order, width, metres, chunks, ..., planner
         As for `lowpass`.
     cutoff : float or numpy.timedelta64
         Lowest frequency, or longest wavelength.
@@ -394,7 +394,7 @@ def bandpass() -> None:
 
     Parameters
     ----------
-    array, dim, by, edge, order, width, metres, **options
+    array, dim, by, edge, order, width, metres, chunks, ..., planner
         As for `lowpass`.
     band : pair of float or numpy.timedelta64
         Two frequencies or wavelengths, in the units of the coordinates.
@@ -419,7 +419,7 @@ def bandstop() -> None:
 
     Parameters
     ----------
-    array, dim, band, by, edge, order, width, metres, **options
+    array, dim, band, by, edge, order, width, metres, chunks, ..., planner
         As for `bandpass`.
 
     Returns
@@ -472,7 +472,7 @@ def convolve(
         With the dimensions `dim`, or with an axis for each of them in their order.
     method : {"auto", "fft", "direct"}
         See `scipy.signal.convolve`.
-    **options
+    chunks, ..., planner
         As for `lowpass`, without the FFT library.
 
     Returns
@@ -520,7 +520,7 @@ def convolve_masked(
 
     Parameters
     ----------
-    array, dim, kernel, **options
+    array, dim, kernel, chunks, ..., planner
         As for `convolve`.
     mask : xarray.DataArray or array-like, optional
         True where values are missing, beside those that are NaN.
@@ -575,7 +575,7 @@ def fill_gaps(
 
     Parameters
     ----------
-    array, dim, metres, **options
+    array, dim, metres, chunks, ..., planner
         As for `lowpass`.
     band : pair of float
         Frequencies of the values, in cycles per unit of the coordinates.
@@ -627,7 +627,7 @@ def derivative(
 
     Parameters
     ----------
-    array, dim, metres, **options
+    array, dim, metres, chunks, ..., planner
         As for `lowpass`; one dimension.
     order : int
         Order of the derivative, 1 by default.
@@ -686,7 +686,7 @@ def hilbert(
 
     Parameters
     ----------
-    array, dim, **options
+    array, dim, chunks, ..., planner
         As for `lowpass`; one dimension.
 
     Returns
@@ -722,7 +722,7 @@ def envelope(
 
     Parameters
     ----------
-    array, dim, **options
+    array, dim, chunks, ..., planner
         As for `lowpass`; one dimension.
     squared : bool
         True for the square of the envelope. The default is False.
@@ -764,7 +764,7 @@ def shift(
 
     Parameters
     ----------
-    array, dim, metres, **options
+    array, dim, metres, chunks, ..., planner
         As for `lowpass`.
     distance : float or sequence of float
         Distance in units of the coordinates, for all dimensions or for each; of times in seconds,
@@ -838,7 +838,7 @@ def resample(
 
     Parameters
     ----------
-    array, dim, **options
+    array, dim, chunks, ..., planner
         As for `lowpass`; one dimension.
     num : int
         Number of samples of the result.
@@ -882,7 +882,7 @@ def downsample(
 
     Parameters
     ----------
-    array, dim, **options
+    array, dim, chunks, ..., planner
         As for `lowpass`.
     factor : int or sequence of int
         The number q, for all dimensions or for each.
@@ -1161,6 +1161,7 @@ def _widths_of_pad(array: xr.DataArray, dims: Sequence[Hashable]) -> dict[Hashab
 # --- two arrays -----------------------------------------------------------------------------
 
 
+@knows_keywords
 def coherence(
     array: xr.DataArray,
     other: xr.DataArray,
@@ -1179,7 +1180,7 @@ def coherence(
     ----------
     array, other : xarray.DataArray
         Of the same dimensions and coordinates.
-    dim, window, nperseg, noverlap, nfft, detrend, **options
+    dim, window, nperseg, noverlap, nfft, detrend, chunks, ..., planner
         As for `welch`.
 
     Returns
@@ -1193,13 +1194,11 @@ def coherence(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
-    keywords: dict[str, Any] = {**options}
-    refuse_unknown(keywords, coherence)
     ratio = averaged(
         signal.coherence,
         aligned(array, other),
         dim,
-        keywords,
+        options,
         window=window,
         nperseg=nperseg,
         noverlap=noverlap,
@@ -1210,6 +1209,7 @@ def coherence(
     return ratio
 
 
+@knows_keywords
 def transfer_function(
     array: xr.DataArray,
     other: xr.DataArray,
@@ -1229,7 +1229,7 @@ def transfer_function(
     ----------
     array, other : xarray.DataArray
         Input and output, of the same dimensions and coordinates.
-    dim, window, nperseg, noverlap, nfft, detrend, **options
+    dim, window, nperseg, noverlap, nfft, detrend, chunks, ..., planner
         As for `welch`.
     estimator : {"H1", "H2"}
         See `dask_bigfft.signal.transfer_function`.
@@ -1245,13 +1245,11 @@ def transfer_function(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
-    keywords: dict[str, Any] = {**options}
-    refuse_unknown(keywords, transfer_function)
     ratio = averaged(
         signal.transfer_function,
         aligned(array, other),
         dim,
-        keywords,
+        options,
         window=window,
         nperseg=nperseg,
         noverlap=noverlap,

@@ -43,10 +43,10 @@ def fft() -> None:
     true_amplitude : bool
         True for the spectrum of an integral: times the product of the sample distances. The
         default is False.
-    **extras
-        Keywords of `dask_bigfft.fft.fftn`: `order`, `chunks` (a mapping may name dimensions of the
-        array or of the result), `memory_limit` and the others. `band` maps dimensions to the lowest
-        and highest frequency that is kept, in the unit of the new coordinate; the inverse knows it.
+    order, chunks, ..., planner
+        As for `dask_bigfft.fft.fftn`. `chunks` may map dimensions of the array or of the result.
+        `band` maps dimensions to the lowest and highest frequency that is kept, in the unit of the
+        new coordinate; the inverse knows it.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def rfft() -> None:
 
     Parameters
     ----------
-    array, dim, n, shift, norm, detrend, window, true_phase, true_amplitude, **extras
+    array, dim, n, shift, norm, detrend, window, true_phase, true_amplitude, order, ..., planner
         As for `fft`. The last dimension is never shifted.
 
     Returns
@@ -109,7 +109,7 @@ def ifft() -> None:
         A spectrum, or several. The coordinates say whether frequency 0 is in the middle.
     dim : str or sequence of str, optional
         The dimensions of frequencies; by default those that a transform of this module has made.
-    norm, true_phase, true_amplitude, **extras
+    norm, true_phase, true_amplitude, order, ..., planner
         As `fft` had them; `order` is that of the spectrum.
 
     Returns
@@ -141,7 +141,7 @@ def irfft() -> None:
 
     Parameters
     ----------
-    array, dim, norm, true_phase, true_amplitude, **extras
+    array, dim, norm, true_phase, true_amplitude, order, ..., planner
         As for `ifft`; the last dimension is the one that has half its frequencies.
     n : int, optional
         Length of that dimension in the result; by default that from before, else 2 (m - 1) for m
@@ -172,7 +172,7 @@ def hfft() -> None:
 
     Parameters
     ----------
-    array, dim, norm, shift, true_amplitude, **extras
+    array, dim, norm, shift, true_amplitude, order, ..., planner
         As for `fft`; along the last dimension the array has the samples from 0 on.
     n : int, optional
         Length of the whole sequence; by default 2 (m - 1) for m samples.
@@ -202,7 +202,7 @@ def ihfft() -> None:
 
     Parameters
     ----------
-    array, dim, norm, true_amplitude, **extras
+    array, dim, norm, true_amplitude, order, ..., planner
         As for `ifft`; the array is real.
 
     Returns
@@ -226,9 +226,10 @@ def dct() -> None:
     ----------
     array, dim, n, norm, detrend, window
         As for `fft`.
-    **extras
-        `type` of the transform, 1 to 4 (2 by default, see `scipy.fft.dct`), `chunks`,
-        `memory_limit`, `kernel` and `orthogonalize`.
+    type : {1, 2, 3, 4}
+        Type of the transform, see `scipy.fft.dct`. The default is 2.
+    orthogonalize, overwrite_x, chunks, memory_limit, kernel
+        As for `dask_bigfft.fft.dctn`. `chunks` may map dimensions.
 
     Returns
     -------
@@ -257,7 +258,7 @@ def idct() -> None:
 
     Parameters
     ----------
-    array, dim, norm, **extras
+    array, dim, type, norm, orthogonalize, overwrite_x, chunks, memory_limit, kernel
         As for `dct`.
 
     Returns
@@ -274,7 +275,7 @@ def dst() -> None:
 
     Parameters
     ----------
-    array, dim, norm, **extras
+    array, dim, type, norm, orthogonalize, overwrite_x, chunks, memory_limit, kernel
         As for `dct`.
 
     Returns
@@ -291,7 +292,7 @@ def idst() -> None:
 
     Parameters
     ----------
-    array, dim, norm, **extras
+    array, dim, type, norm, orthogonalize, overwrite_x, chunks, memory_limit, kernel
         As for `dct`.
 
     Returns

@@ -1,11 +1,15 @@
 """Keywords that functions of `dask_bigfft.xarray` take or pass on, and errors for others."""
 
 import difflib
-import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
+from dask_bigfft.api.arguments import explicit_signature
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 #: Names of arguments that are no keywords.
 _NO_KEYWORDS = {"name", "array", "other"}
@@ -24,14 +28,7 @@ def known_keywords(function: Callable[..., Any]) -> list[str]:
     >>> known_keywords(outer)
     ['dim', 'shift', 'memory_limit']
     """
-    names: list[str] = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            for options in get_args(parameter.annotation):  # a class of keywords
-                names += options.__annotations__
-        elif name not in _NO_KEYWORDS:
-            names.append(name)
-    return names
+    return [name for name in explicit_signature(function).parameters if name not in _NO_KEYWORDS]
 
 
 def refuse_unknown(keywords: Mapping[str, Any], function: Callable[..., Any]) -> None:
@@ -58,3 +55,17 @@ def refuse_unknown(keywords: Mapping[str, Any], function: Callable[..., Any]) ->
             allowed,
             kind=ArgumentTypeError,
         )
+
+
+def knows_keywords(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Return a function of two arrays that refuses unknown keywords, and shows the known ones."""
+
+    @wraps(function)
+    def knowing(*args: P.args, **kwargs: P.kwargs) -> Result:
+        keywords = {name: value for name, value in kwargs.items() if name not in _NO_KEYWORDS}
+        refuse_unknown(keywords, function)
+        return function(*args, **kwargs)
+
+    shown: Any = knowing
+    shown.__signature__ = explicit_signature(function)
+    return knowing

@@ -186,7 +186,7 @@ def stft(
         See `scipy.signal.ShortTimeFFT`. The sampling rate is that of the coordinate.
     p0, p1, k_offset, padding
         See `scipy.signal.ShortTimeFFT.stft`.
-    **options
+    chunks, ..., planner
         `chunks` (a mapping may name dimensions of the result), `memory_limit` and the other options
         of `dask_bigfft.signal.stft`. By default chunks differ in their number of slices: for Zarr
         give one, as ``chunks={"x": 1000}``.
@@ -261,7 +261,7 @@ def spectrogram(
         As for `stft`.
     detr : {"linear", "constant"} or function, optional
         See `scipy.signal.ShortTimeFFT.spectrogram`.
-    **options
+    chunks, ..., planner
         As for `stft`.
 
     Returns
@@ -330,7 +330,7 @@ def istft(
         Arguments of the `stft` that has made it.
     dual_win, k0, k1
         See `dask_bigfft.signal.istft`. By default the result has as many samples as before.
-    **options
+    chunks, ..., planner
         As for `stft`.
 
     Returns

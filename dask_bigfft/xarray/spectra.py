@@ -32,7 +32,7 @@ from dask_bigfft.xarray.arrays import (
 )
 from dask_bigfft.xarray.attributes import ARRAY_ATTRS, ONESIDED, RECORD, attrs_as_text
 from dask_bigfft.xarray.coordinates import PREFIX, Samples, samples_of
-from dask_bigfft.xarray.keywords import refuse_unknown
+from dask_bigfft.xarray.keywords import knows_keywords
 from dask_bigfft.xarray.units import same_unit, unit_symbol
 
 __all__ = [
@@ -330,7 +330,7 @@ def power_spectrum(
         weight of a known value is the square of the window there: the spectrum is divided by the
         weight of the known values over that of all. So white noise has the same expected power as
         without a mask, whatever part of the window the mask hides.
-    **options
+    chunks, ..., planner
         `chunks` (a mapping may name dimensions), `memory_limit`, `verify` and the other options of
         `dask_bigfft.signal.power_spectrum`.
 
@@ -375,6 +375,7 @@ def power_spectrum(
     )
 
 
+@knows_keywords
 def cross_spectrum(
     array: xr.DataArray,
     other: xr.DataArray,
@@ -395,7 +396,7 @@ def cross_spectrum(
     ----------
     array, other : xarray.DataArray
         Of the same dimensions and coordinates.
-    dim, scaling, shift, real_dim, detrend, window, window_correction, onesided, **options
+    dim, scaling, shift, real_dim, detrend, window, window_correction, onesided, ..., planner
         As for `power_spectrum`.
 
     Returns
@@ -409,8 +410,6 @@ def cross_spectrum(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
-    keywords: dict[str, Any] = {**options}
-    refuse_unknown(keywords, cross_spectrum)
     arrays = aligned(array, other)
     samples, data = _spectrum(
         signal.cross_spectrum,
@@ -421,7 +420,7 @@ def cross_spectrum(
         detrend,
         window,
         window_correction,
-        keywords | {"onesided": onesided},
+        {**options, "onesided": onesided},
     )
     return _squared(
         arrays,
@@ -450,7 +449,7 @@ def isotropic_power_spectrum(
 
     Parameters
     ----------
-    array, dim, scaling, detrend, window, window_correction, mask, **options
+    array, dim, scaling, detrend, window, window_correction, mask, chunks, ..., planner
         As for `power_spectrum`. The coordinates of all dimensions have the same unit.
     bins : sequence of float, optional
         Rising edges of the bins of frequencies, see `dask_bigfft.signal.radial_power_spectrum`.
@@ -522,7 +521,7 @@ def welch(
         The dimension; by default the only one.
     window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, average
         See `scipy.signal.welch`. The sampling rate is that of the coordinate.
-    **options
+    chunks, ..., planner
         `chunks` (a mapping may name dimensions), `memory_limit` and the other options of
         `dask_bigfft.signal.welch`.
 
@@ -553,6 +552,7 @@ def welch(
     )
 
 
+@knows_keywords
 def csd(
     array: xr.DataArray,
     other: xr.DataArray,
@@ -574,7 +574,7 @@ def csd(
     ----------
     array, other : xarray.DataArray
         Of the same dimensions and coordinates.
-    dim, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, average, **options
+    dim, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, ..., planner
         As for `welch`.
 
     Returns
@@ -587,13 +587,11 @@ def csd(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
-    keywords: dict[str, Any] = {**options}
-    refuse_unknown(keywords, csd)
     return averaged(
         signal.csd,
         aligned(array, other),
         dim,
-        keywords,
+        options,
         window=window,
         nperseg=nperseg,
         noverlap=noverlap,

@@ -12,6 +12,7 @@ import dask_bigfft.xarray as bx
 from dask_bigfft import fft, signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.xarray.accessor import Accessor
+from dask_bigfft.xarray.plans import OTHER_NAMES
 
 NAMES = sorted(set(bx.__all__) - {"Accessor"})
 
@@ -40,6 +41,23 @@ def test_methods_have_the_signatures_of_their_functions(name):
     assert "dim" in method
     assert not [p for p in method.values() if p.kind is inspect.Parameter.VAR_POSITIONAL]
     assert getattr(bx, name).__doc__ == getattr(Accessor, name).__doc__
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"plan"}))
+def test_completion_shows_every_keyword(name):
+    """Only `plan` has the keywords of the function that it plans."""
+    method = parameters(getattr(field().bigfft, name))
+    assert not [p for p in method.values() if p.kind is inspect.Parameter.VAR_KEYWORD]
+    assert ("chunks" in method) == (name not in ("fftshift", "ifftshift", "pad", "unpad"))
+    assert "**" not in inspect.getdoc(getattr(bx, name)).partition("Returns")[0]
+
+
+@pytest.mark.parametrize("name", ["cross_spectrum", "csd", "coherence", "transfer_function"])
+def test_functions_of_two_arrays_refuse_unknown_keywords(name):
+    function = getattr(bx, name)
+    with pytest.raises(ArgumentTypeError, match="memory_limit"):
+        function(field(), other=field(), dim="x", memory_limits=3)
+    function(array=field(), other=field(), dim="x")
 
 
 @pytest.mark.parametrize("name", ["fft", "rfft", "power_spectrum", "isotropic_power_spectrum"])
@@ -89,6 +107,44 @@ def test_a_plan_is_that_of_the_transform(kind, lazy):
         assert plan.chunks == result.chunks
 
 
+SLICES = {"dim": "x", "win": np.ones(8), "hop": 4}
+OTHERS = {
+    "bandpass": {"band": (0.1, 0.2)},
+    "bandstop": {"band": (0.1, 0.2)},
+    "convolve": {"kernel": np.ones((3, 5)), "method": "fft"},
+    "convolve_masked": {"kernel": np.ones((3, 5)), "mask": np.eye(20, 30, dtype=bool)},
+    "csd": {"other": field(), "dim": "x", "nperseg": 8},
+    "derivative": {"dim": "x"},
+    "downsample": {"factor": 2},
+    "envelope": {"dim": "x"},
+    "highpass": {"cutoff": 0.1},
+    "hilbert": {"dim": "x"},
+    "isotropic_power_spectrum": {},
+    "istft": SLICES,
+    "lowpass": {"cutoff": 0.1},
+    "power_spectrum": {"window": "hann"},
+    "resample": {"dim": "x", "num": 15},
+    "shift": {"distance": 0.5},
+    "spectrogram": SLICES,
+    "stft": SLICES,
+    "welch": {"dim": "x", "nperseg": 8},
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_NAMES)
+def test_every_function_with_a_plan_is_planned_by_its_name(kind):
+    array = field()
+    keywords = OTHERS[kind]
+    if kind == "istft":
+        array = array.bigfft.stft(**SLICES)
+        keywords = {"win": SLICES["win"], "hop": SLICES["hop"]}
+    plan = array.bigfft.plan(kind, **keywords)
+    assert plan.expected.peak_host > 0
+    assert "memory" in plan.explain()
+    limited = array.bigfft.plan(kind, **keywords, memory_limit="1 GiB")
+    assert limited.machine.memory_limit == 2**30
+
+
 def test_a_plan_of_an_inverse_knows_the_length():
     spectrum = field((20, 6)).isel(x=slice(29)).bigfft.rfft(["y", "x"])
     plan = spectrum.bigfft.plan("irfft")
@@ -99,8 +155,8 @@ def test_a_plan_of_an_inverse_knows_the_length():
 
 
 def test_a_plan_of_something_else_is_refused():
-    with pytest.raises(ArgumentError, match="`kind`='welch'"):
-        field().bigfft.plan("welch")
+    with pytest.raises(ArgumentError, match=r"`kind`='dct'.*convolve_masked.*welch"):
+        field().bigfft.plan("dct")
     with pytest.raises(ArgumentTypeError, match="`memory_limits`"):
         field().bigfft.plan("fft", memory_limits=3)
     with pytest.raises(ArgumentTypeError, match="`array`"):

@@ -6,6 +6,7 @@ import xarray as xr
 
 import dask_bigfft.xarray as bx
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.signal.segment_plan import SegmentPlan
 from dask_bigfft.xarray.accessor import Accessor
 
 
@@ -33,10 +34,14 @@ def calls_of_datasets(fields: xr.Dataset) -> None:
     bx.cross_spectrum(fields, fields)  # type: ignore[arg-type]
 
 
-def calls_of_the_accessor(field: xr.DataArray) -> None:
-    """Call methods of an accessor, whose array has any type."""
-    Accessor(field).rfft("x", detrend="linear", shift=True)
+def calls_of_the_accessor(field: xr.DataArray, fields: xr.Dataset) -> None:
+    """Call methods of an accessor: they return what their function returns."""
+    assert_type(Accessor(field).rfft("x", detrend="linear", shift=True), xr.DataArray)
+    assert_type(Accessor(fields).lowpass("x", cutoff=3.0), xr.Dataset)
+    assert_type(Accessor(field).csd(field, "x", nperseg=8), xr.DataArray)
     assert_type(Accessor(field).plan("lowpass", ["y", "x"], cutoff=3.0), Plan)
-    Accessor(field).plan(dimension="x", kind=3)  # type: ignore[arg-type]
+    assert_type(Accessor(field).plan("welch", "x", nperseg=8), SegmentPlan)
+    Accessor(field).plan(dimension="x", kind=3)  # type: ignore[call-overload]
     Accessor(field).welch("x", npersegment=8)  # type: ignore[call-arg]
     Accessor(field).spectrum("x")  # type: ignore[attr-defined]
+    Accessor(fields).csd(fields, "x")  # type: ignore[arg-type, misc]

@@ -177,7 +177,7 @@ def stored(name: str, fields: dict[str, Any], problem_name: str) -> dict[str, An
     def work() -> Stored:
         return STORED[name](problem, task, memory_limit)
 
-    seconds, (peak, transform) = problems.seconds_of(lambda: problems.peak_of(work))
+    peak, (seconds, transform) = problems.peak_of(lambda: problems.seconds_of(work))
     source = zarr.open_array(str(source_path(problem, task)), mode="r")
     result = zarr.open_array(str(target), mode="r")
     answer: dict[str, Any] = {"seconds": seconds, "peak": peak, "written": int(result.nbytes)}

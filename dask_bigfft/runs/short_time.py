@@ -95,11 +95,14 @@ class ShortTimeRun:
         The record.
     labels : Labels
         Names, attributes and coordinates of the record.
+    reader : Reader or None
+        Reader of the record, if any of its samples can be read without their neighbours.
     """
 
     request: RunRequest
     x: da.Array
     labels: Labels
+    reader: sources.Reader | None
 
     @cached_property
     def axis(self) -> int:
@@ -183,6 +186,7 @@ class ShortTimeRun:
             ),
             cast("SignalOptions", options),
             slices_per_block=blocks[-1],
+            reader=self.reader,
             writing=self.request.writing(self.x.dtype),
         )
 
@@ -338,11 +342,17 @@ class ShortTimeRun:
 def opened(request: RunRequest) -> ShortTimeRun:
     """Return the run of a request on its record as it is now."""
     x = request.open()
-    if request.array is None:
-        labels = labels_of(request.source, request.component)
-    else:
+    if request.array is not None:
         labels = labels_of_array(request.array)
-    return ShortTimeRun(request, x, labels)
+        return ShortTimeRun(request, x, labels, None)
+    labels = labels_of(request.source, request.component)
+    reader = request.reader()
+    return ShortTimeRun(
+        request,
+        x,
+        labels,
+        reader if reader.anywhere else None,
+    )
 
 
 def planned(request: RunRequest) -> SegmentPlan:

@@ -21,7 +21,7 @@ from dask_bigfft.api.calls import by_block, note_plan
 from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_count, raise_invalid
-from dask_bigfft.kernels.views import empty_like, is_on_gpu
+from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.signal.arguments import (
     SignalOptions,
     in_chunks,
@@ -303,15 +303,14 @@ def _overlapped(
         )
         sources.append(da.concatenate([tails[..., :reach], tails[..., :-reach]], axis=-1))
     *lengths, last = (count * plan.hop for count in slice_chunks)
-    chunks = (*blocks.chunks[:-2], (*lengths, last + plan.nperseg - plan.hop))
-    added: Any = da.map_blocks(
+    chunks = (*blocks.chunks[:-2], (1,), (*lengths, last + plan.nperseg - plan.hop))
+    added = by_block(  # `drop_axis` would make dask copy each block
         samples_of_block,
         *sources,
         dtype=work.dtype,
-        meta=empty_like(blocks._meta, blocks.ndim - 1, work.dtype),
         chunks=chunks,
-        drop_axis=blocks.ndim - 2,
         blocks=len(slice_chunks),
         work=work,
     )
-    return cast("da.Array", added)
+    samples: da.Array = added[..., 0, :]
+    return samples

@@ -210,6 +210,8 @@ class SegmentPlan(BlockwisePlan):
         Samples of the segments that are transformed at a time, at least one segment.
     machine : Machine
         Memory limit and threads of a process.
+    overlapping : bool
+        True if each block is read with all samples of the segments that begin in it.
     writing : ResultWriting
         Memory of tasks that store a block of the result.
     """
@@ -227,6 +229,7 @@ class SegmentPlan(BlockwisePlan):
     frequencies: int
     tile_samples: int
     machine: Machine
+    overlapping: bool = False
     writing: ResultWriting = NOT_STORED
 
     @property
@@ -265,18 +268,30 @@ class SegmentPlan(BlockwisePlan):
 
     @cached_property
     def inside(self) -> list[range]:
-        """Starts of the segments that lie inside each block, within the block."""
+        """Starts of the segments that lie inside each block as it is read, within the block."""
+        last = 1 if self.overlapping else self.nperseg  # samples from the last start to the end
         return [
-            self._starts(low, high - self.nperseg, low)
-            for low, high in itertools.pairwise(self.bounds)
+            self._starts(low, high - last, low) for low, high in itertools.pairwise(self.bounds)
         ]
+
+    @property
+    def read_lengths(self) -> tuple[int, ...]:
+        """Samples of the segments that lie inside each block."""
+        return tuple(starts[-1] + self.nperseg for starts in self.inside)
 
     @cached_property
     def across(self) -> list[range]:
         """Starts of the segments that lie across each edge, within the samples around it."""
+        if self.overlapping:
+            return [range(0) for _ in self.bounds[1:-1]]
         return [
             self._starts(edge - self.edge, edge - 1, edge - self.edge) for edge in self.bounds[1:-1]
         ]
+
+    @property
+    def has_smaller_end(self) -> bool:
+        """True if the last block is smaller than the others, so that it reuses no memory."""
+        return self.overlapping and len(self.inside[-1]) < len(self.inside[0])
 
     @property
     def count(self) -> int:
@@ -292,14 +307,22 @@ class SegmentPlan(BlockwisePlan):
         rows = math.prod(map(max, other_chunks))  # of a block
         all_rows = math.prod(map(sum, other_chunks))
         sample_nbytes = sum(np.dtype(dtype).itemsize for dtype in self.dtypes)
-        block_nbytes = rows * max(self.chunks[self.axis]) * sample_nbytes
-        edge_nbytes = 2 * self.edge * rows * sample_nbytes if any(self.across) else 0
+        lengths = self.read_lengths if self.overlapping else self.chunks[self.axis]
+        block_nbytes = rows * max(lengths) * sample_nbytes
+        last_nbytes = rows * lengths[-1] * sample_nbytes if self.has_smaller_end else 0
+        has_edges = any(self.across)
+        edge_nbytes = 2 * self.edge * rows * sample_nbytes if has_edges else 0
         is_average = self.average != "all"
+        blocks_held = threads
+        if self.joined:
+            blocks_held += threads
+        if has_edges and not is_average:  # a block waits for the first samples of the next one
+            blocks_held += threads + 1
         writing = 0
         if not is_average:
             writing = threads * self.writing.nbytes(self._result_block_nbytes(rows), has_ends=True)
         return SegmentForecast(
-            blocks=(2 if self.joined else 1) * threads * block_nbytes,
+            blocks=min(blocks_held, 2 * blocks) * block_nbytes + last_nbytes,
             edges=2 * (threads + 1) * edge_nbytes,
             tiles=self._tile_nbytes(rows, threads),
             tasks=TASKS_NBYTES * blocks,
@@ -334,8 +357,11 @@ class SegmentPlan(BlockwisePlan):
         threads : int
             Threads that work on blocks.
         """
-        if self.average == "all":  # a block of them, and its copy in another order
-            return 2 * threads * self._result_block_nbytes(rows)
+        if self.average == "all":
+            last_nbytes = 0
+            if self.has_smaller_end:
+                last_nbytes = rows * len(self.inside[-1]) * self._spectrum_nbytes
+            return threads * self._result_block_nbytes(rows) + last_nbytes
         if self.average == "median":
             return self._collected_nbytes(rows, threads)
         sums = 2 * len(self.chunks[self.axis])

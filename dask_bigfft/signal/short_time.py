@@ -42,6 +42,8 @@ from dask_bigfft.signal.short_time_tasks import (
     SpectraOfSlices,
     slices_of_block,
 )
+from dask_bigfft.signal.slice_reading import Extent, SliceBlocks
+from dask_bigfft.storage.sources import Reader
 from dask_bigfft.transforms.spec import parse_axes, work_dtype
 
 __all__ = ["spectrogram", "stft"]
@@ -226,12 +228,14 @@ def parse_call(
     options: SignalOptions,
     *,
     slices_per_block: int | None = None,
+    reader: Reader | None = None,
     writing: ResultWriting = NOT_STORED,
 ) -> SliceCall:
     """Return the validated call of a function on one or two arrays.
 
     With `slices_per_block`, each block but the last one has so many slices, or more if they would
-    be shorter than a window.
+    be shorter than a window. With a `reader` of the array each block is read with all samples of
+    its slices, and has so many of them; the last one has what is left.
     """
     parse_signal_options(options)
     refuse_unsupported(
@@ -246,7 +250,6 @@ def parse_call(
         arrays = arrays[:1]
     if transform.onesided_fft and any(a.dtype.kind == "c" for a in arrays):
         raise_invalid("fft_mode", transform.fft_mode, "'twosided' or 'centered' for complex x")
-    padded = tuple(_sliced(without_empty(a), transform, choice, axis) for a in arrays)
     work = _spectra_of_slices(
         arrays,
         function,
@@ -254,19 +257,24 @@ def parse_call(
         axis=axis,
         detr=choice.detr,
     )
-    chunks = _chunks_of_slices(
-        padded[0],
+    extent = parse_extent(arrays[0].shape[axis], transform, choice)
+    overlapping = reader is not None and extent.is_padded_at_ends
+    padded = tuple(_padded(without_empty(a), extent, choice, axis) for a in arrays)
+    chunks = list(padded[0].chunks)
+    chunks[axis] = _chunks_of_slices(
+        chunks[axis],
+        extent,
         transform,
-        axis,
         slices_per_block,
+        overlapping,
     )
     plan = SegmentPlan(
         function=function,
         average="all",
         axis=axis,
-        chunks=chunks,
-        joined=any(a.chunks != chunks for a in padded),
-        dtypes=tuple(a.dtype.str for a in padded),
+        chunks=tuple(chunks),
+        joined=not overlapping and any(a.chunks != tuple(chunks) for a in padded),
+        dtypes=tuple(a.dtype.str for a in arrays),
         out_dtype=work.dtype.str,
         nperseg=transform.m_num,
         noverlap=transform.m_num - transform.hop,
@@ -274,13 +282,30 @@ def parse_call(
         frequencies=transform.f_pts,
         tile_samples=work.tile_samples,
         machine=machine_of(options, is_on_gpu(arrays[0]._meta)),
+        overlapping=overlapping,
         writing=writing,
     )
-    return SliceCall(
-        tuple(a.rechunk(chunks) for a in padded),
-        plan,
-        work,
+    if reader is not None and overlapping:
+        return SliceCall((_read_blocks(reader, plan, extent, choice),), plan, work)
+    return SliceCall(tuple(a.rechunk(plan.chunks) for a in padded), plan, work)
+
+
+def _read_blocks(
+    reader: Reader,
+    plan: SegmentPlan,
+    extent: Extent,
+    choice: SliceArguments,
+) -> da.Array:
+    """Return the lazy samples of a record in blocks with all samples of their slices."""
+    blocks = SliceBlocks(
+        reader=reader,
+        axis=plan.axis,
+        extent=extent,
+        starts=plan.bounds[:-1],
+        lengths=plan.read_lengths,
+        padding=PADDINGS[choice.padding],
     )
+    return blocks.array(plan.chunks)
 
 
 def _spectra_of_slices(
@@ -311,21 +336,25 @@ def _spectra_of_slices(
 
 
 def _chunks_of_slices(
-    padded: da.Array,
+    chunks: tuple[int, ...],
+    extent: Extent,
     transform: "scipy.signal.ShortTimeFFT",
-    axis: int,
     slices_per_block: int | None,
-) -> tuple[tuple[int, ...], ...]:
+    overlapping: bool,
+) -> tuple[int, ...]:
     """Return the chunks of padded samples: their own if `slices_per_block` is None.
 
-    Blocks that would be shorter than a window less one sample are joined.
+    Blocks that would be shorter than a window less one sample are joined, unless they overlap.
     """
-    chunks = list(padded.chunks)
-    if slices_per_block is not None:
-        length = slices_per_block * transform.hop
-        chunks[axis] = da.core.normalize_chunks(length, (padded.shape[axis],))[0]
-    chunks[axis] = long_enough(chunks[axis], transform.m_num - 1)
-    return tuple(chunks)
+    if slices_per_block is None:
+        return long_enough(chunks, transform.m_num - 1)
+    length = slices_per_block * transform.hop
+    if not overlapping:
+        (cut,) = da.core.normalize_chunks(length, (extent.length,))
+        return long_enough(cut, transform.m_num - 1)
+    slices = (extent.length - transform.m_num) // transform.hop + 1
+    whole_blocks = (slices - 1) // slices_per_block
+    return (length,) * whole_blocks + (extent.length - whole_blocks * length,)
 
 
 def _parse_trend(detr: Any, nperseg: int) -> Callable[[Array], Array] | None:
@@ -342,22 +371,20 @@ def without_mean(slices: Array) -> Array:
     return centred
 
 
-def _sliced(
-    a: da.Array,
+def parse_extent(
+    n: int,
     transform: "scipy.signal.ShortTimeFFT",
     choice: SliceArguments,
-    axis: int,
-) -> da.Array:
-    """Return the samples of an array from which slices are cut, from the first slice's first on.
+) -> Extent:
+    """Return the samples from which slices are cut, from the first slice's first on.
 
     Samples outside of the array are made by padding as SciPy makes them: where the slices end
     before the array, it is cropped there first, so that reflections are those of what is left.
     """
-    n = a.shape[axis]
     least = transform.m_num - transform.m_num_mid
     if n < least:
         raise_invalid("x", f"{n} samples", f"at least half as many as in win: {least}")
-    padding = parse_choice("padding", choice.padding, *PADDINGS)
+    parse_choice("padding", choice.padding, *PADDINGS)
     p0, p1 = parse_slices(choice.p0, choice.p1, transform, n)
     offset = parse_count("k_offset", choice.k_offset, -(2**62), 2**62)
     start = p0 * transform.hop - transform.m_num_mid + offset
@@ -367,19 +394,13 @@ def _sliced(
     high = min(stop, n)
     if low >= high:
         raise_invalid("k_offset", offset, f"an offset by which slices meet the {n} samples of x")
-    before = low - start
-    after = stop - high
-    before_axis = (slice(None),) * axis
-    inner = without_empty(a[(*before_axis, slice(low, high))])
-    padded = _padded(
-        inner,
-        axis,
-        before,
-        after,
-        padding,
+    return Extent(
+        low=int(low),
+        high=int(high),
+        before=int(low - start),
+        after=int(stop - high),
+        length=int(length),
     )
-    samples: da.Array = padded[(*before_axis, slice(length))]
-    return samples
 
 
 def parse_slices(
@@ -400,12 +421,32 @@ def parse_slices(
 
 def _padded(
     a: da.Array,
+    extent: Extent,
+    choice: SliceArguments,
     axis: int,
-    before: int,
-    after: int,
+) -> da.Array:
+    """Return the samples of all slices of an array."""
+    all_before = (slice(None),) * axis
+    inner = without_empty(a[(*all_before, slice(extent.low, extent.high))])
+    padded = _with_padding(
+        inner,
+        extent,
+        choice.padding,
+        axis,
+    )
+    samples: da.Array = padded[(*all_before, slice(extent.length))]
+    return samples
+
+
+def _with_padding(
+    a: da.Array,
+    extent: Extent,
     padding: str,
+    axis: int,
 ) -> da.Array:
     """Return an array with some samples before and after those along an axis, as `numpy.pad`."""
+    before = extent.before
+    after = extent.after
     if before == 0 and after == 0:
         return a
     size = a.shape[axis]
@@ -427,7 +468,7 @@ def _padded(
             keywords=PADDINGS[padding],
         )
 
-    if size <= max(before, after):  # reflected more than once
+    if not extent.is_padded_at_ends:
         return cast("da.Array", padded_part(slice(None), (before, after), slice(None)))
     parts = [a]
     if before:
@@ -475,6 +516,7 @@ def _by_block(
         inside=plan.inside,
         across=plan.across,
         work=work,
+        is_even=plan.overlapping,
     )
     order = [*range(ndim + 1)]
     order[axis] = ndim

@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from dask_bigfft.arrays import Array
 from dask_bigfft.gpu.cuda import scipy_fft
 from dask_bigfft.gpu.own_gpu import on_own_gpu
-from dask_bigfft.kernels.views import is_on_gpu, plain_array
+from dask_bigfft.kernels.views import allocate_like, is_on_gpu, plain_array
 from dask_bigfft.signal.segment_tasks import fill_spectra, line_view, tile_slices
 
 
@@ -75,12 +75,13 @@ class SliceFFT:
             window_dtype = dtype
         window = np.asarray(self.window.astype(window_dtype), like=slices)
         rows = slices.shape[:-1]
-        frames = np.zeros_like(
+        frames = np.empty_like(
             slices,
             dtype,
             shape=(*rows, self.nfft),
         )
         end = self.nperseg - self.roll
+        frames[..., end : self.nfft - self.roll] = 0
         np.multiply(
             slices[..., self.roll :],
             window[self.roll :],
@@ -207,6 +208,7 @@ def slices_of_block(
     inside: list[range],
     across: list[range],
     work: SpectraOfSlices,
+    is_even: bool,
 ) -> Any:
     """Return the spectra of the slices that begin in a block.
 
@@ -221,11 +223,14 @@ def slices_of_block(
         First samples of the slices in each block, and of those in the samples around its end.
     work : SpectraOfSlices
         What is computed.
+    is_even : bool
+        True if all blocks but the last have one shape, so that one reuses the memory of another.
 
     Returns
     -------
     ndarray
-        Slices run along the axis of the samples, and frequencies along a new last axis.
+        Slices run along the axis of the samples, and frequencies along a new last axis. In memory
+        they run the other way round, as files have them.
     """
     source_id = block_id[:-1]  # the result has an axis more, that of the frequencies
     number = block_id[work.axis]
@@ -234,12 +239,19 @@ def slices_of_block(
     starts_across = across[number] if number < len(across) else range(0)
     inside_count = len(starts)
     count = inside_count + len(starts_across)
-    rows = lines[0].shape[:-1]
-    spectra: Any = np.empty_like(
-        lines[0],
-        work.dtype,
-        shape=(*rows, count, work.fft.frequencies),
-    )
+    shape = list(blocks[0].shape)
+    shape[work.axis] = work.fft.frequencies
+    shape.append(count)
+    if is_even:
+        result = allocate_like(lines[0], tuple(shape), work.dtype)
+    else:
+        result = np.empty_like(
+            lines[0],
+            work.dtype,
+            "C",
+            shape=tuple(shape),
+        )
+    spectra = np.moveaxis(result, work.axis, -1)
     arrays = len(lines)
     if any(across):
         arrays //= 2
@@ -256,7 +268,7 @@ def slices_of_block(
             starts_across,
             work,
         )
-    return np.moveaxis(spectra, -2, work.axis)
+    return np.swapaxes(result, work.axis, -1)
 
 
 @dataclass(frozen=True)
@@ -355,6 +367,11 @@ def samples_of_block(
         Number of blocks of slices. The last one makes the samples to the end of its last slice.
     work : SamplesOfSpectra
         What is computed.
+
+    Returns
+    -------
+    ndarray
+        Samples along the last axis. The axis of the frequencies has length 1.
     """
     if not is_on_gpu(spectra):
         spectra = plain_array(spectra, block_id)
@@ -376,7 +393,7 @@ def samples_of_block(
     is_last = block_id[-1] == blocks - 1
     if is_last:
         stop += work.fft.nperseg - hop
-    samples = hops.reshape(*rows, hops_count * hop)
+    samples = hops.reshape(*rows, 1, hops_count * hop)
     return samples[..., start:stop]
 
 

@@ -33,14 +33,14 @@ WIN = scipy.signal.get_window("hann", 16)
 ASKED = {"win": WIN, "hop": 5}
 WORDS = ["run", "in.zarr", "out.zarr", "--win", "hann:16", "--hop", "5", "--append"]
 CASES = settings(
-    max_examples=25,
+    max_examples=40,
     phases=[Phase.generate],
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 
-def stored(path, values, chunk=40, axis=-1):
+def stored(path, values, chunk=40, axis=-1, compressors="auto"):
     """Store a record in chunks along one axis, over what is there."""
     chunks = list(values.shape)
     chunks[axis] = chunk
@@ -50,6 +50,7 @@ def stored(path, values, chunk=40, axis=-1):
         chunks=chunks,
         dtype=values.dtype,
         overwrite=True,
+        compressors=compressors,
         config={"write_empty_chunks": True},
     )
     array[...] = values
@@ -106,12 +107,19 @@ def test_a_grown_record_has_the_result_of_the_whole_one(data, tmp_path):
         asked["detr"] = data.draw(st.sampled_from([None, "constant"]))
     folder = Path(tempfile.mkdtemp(dir=tmp_path))  # the fixture's is that of all examples
     columns = data.draw(st.integers(1, 9))
+    compressors = data.draw(st.sampled_from(["auto", None]))  # rows of plain chunks are read alone
     chunks = [-1] * (ndim + 1)
     chunks[-1] = columns
     out = folder / "out.zarr"
     for number, length in enumerate(lengths):
         part = x.take(range(length), axis)
-        source = stored(folder / "in.zarr", part, data.draw(st.integers(1, 60)), axis)
+        source = stored(
+            folder / "in.zarr",
+            part,
+            data.draw(st.integers(1, 60)),
+            axis,
+            compressors,
+        )
         report = run(
             source,
             out,

@@ -649,7 +649,7 @@ def measured(section: str) -> str:
 
 def numbers() -> list[str]:
     """Return the README's table of numbers, and the versions that were measured."""
-    lines = ["| | `dask_bigfft` | others | page, state |", "|---|---|---|---|"]
+    lines = ["| | `dask_bigfft` | others | page, commit measured |", "|---|---|---|---|"]
     files_by_versions: dict[str, list[str]] = {}
     for section, what in NUMBERS.items():
         file = section.partition(".")[0]
@@ -688,8 +688,8 @@ def two_axes() -> list[str]:
         f"medians of three runs each. Up to {largest_name}, `da.fft` on dask's threads took",
         f"{between(ratio for _, ratio in ratios)} times as long as `dask_bigfft`. "
         f"For {' and '.join(killed_names)} it was killed. On",
-        "`distributed`, which writes chunks to the disk, it took for these",
-        f"{slower} times as long as `dask_bigfft`, in {more_memory} times the memory.",
+        "`distributed`, which writes chunks to the disk, it finished them. It took",
+        f"{slower} times as long as `dask_bigfft`, and {more_memory} times the memory.",
     ]
     keeping = limited_ratios("da.fft, memory kept")
     if keeping:

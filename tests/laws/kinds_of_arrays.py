@@ -1,12 +1,9 @@
 """Laws of one kind of lazy arrays, and of xarray on it.
 
-`test_kinds.py` runs them in processes of their own, because what arrays are is decided when they
-are imported. BIGFFT_ARRAYS names the library: `dask.array` (the default) or `dask_array`.
+`test_kinds.py` runs them in processes of their own, one for each kind.
 """
 
-import importlib
 import importlib.util
-import os
 
 import cloudpickle
 import dask
@@ -16,6 +13,7 @@ import scipy.fft
 import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kinds import IS_EXPRESSION, LIBRARY, da, xarray_of_this_kind
 from laws.law import PLANNED, planned, scipy_own
 from support import ROOT
 
@@ -24,10 +22,6 @@ import dask_bigfft.xarray
 from dask_bigfft import fft, signal
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import cases, random_array
-
-LIBRARY = os.environ.get("BIGFFT_ARRAYS", "dask.array")
-da = importlib.import_module(LIBRARY)
-IS_EXPRESSION = LIBRARY == "dask_array" or da.array_expr_enabled()
 
 # The folder of this module has the name of another one, in Python's library.
 _SPEC = importlib.util.spec_from_file_location("options", ROOT / "tests/signal/test_options.py")
@@ -418,15 +412,8 @@ def field():
     """A labelled field in chunks of this kind, and the same in memory."""
     coords = {"t": np.arange(12.0), "x": np.arange(20) / 4}
     values = xr.DataArray(random_array((12, 20), "f8", 12), coords, ("t", "x"), name="field")
-    if LIBRARY != "dask_array":
+    with xarray_of_this_kind():
         yield values.chunk(t=5, x=6), values
-        return
-    managers = xr.namedarray.parallelcompat.list_chunkmanagers()
-    before = dict(managers)
-    importlib.import_module("dask_array.xarray").register()
-    yield values.chunk(t=5, x=6), values
-    managers.clear()
-    managers.update(before)
 
 
 XARRAY_CALLS = {

@@ -1,7 +1,8 @@
 """Uses of a dask array that is a transform, and what each gives of NumPy's spectrum.
 
 Each use is a function of a lazy spectrum that returns what `dask.compute` takes, and a function of
-NumPy's spectrum that returns what must come out.
+NumPy's spectrum that returns what must come out. Arrays are of the kind of this process. Those with
+labels are xarray's, around such arrays.
 """
 
 import pickle
@@ -9,10 +10,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import dask
-import dask.array as da
 import numpy as np
 import xarray as xr
+from kinds import da
 
+import dask_bigfft.xarray
 from dask_bigfft import fft
 
 SHAPE = (24, 30)
@@ -29,8 +31,8 @@ STARTS = [np.cumsum((0, *along))[:-1] for along in CHUNKS]
 class Use(NamedTuple):
     """Lazy use of a spectrum, and its result from NumPy's spectrum."""
 
-    ours: Callable[[da.Array], Any]
-    expected: Callable[[np.ndarray], Any]
+    ours: Callable[[Any], Any]
+    expected: Callable[[Any], Any]
 
 
 def same(function: Callable[[Any], Any]) -> Use:
@@ -38,7 +40,7 @@ def same(function: Callable[[Any], Any]) -> Use:
     return Use(function, function)
 
 
-def field() -> da.Array:
+def field() -> Any:
     """Return the lazy field, of which both axes are in several chunks."""
     return da.from_array(FIELD, chunks=CHUNKS)
 
@@ -69,12 +71,12 @@ def replaced(y: Any) -> Any:
     return y
 
 
-def delayed_total(y: da.Array) -> Any:
+def delayed_total(y: Any) -> Any:
     """Return the sum of the blocks, by tasks of the user's own."""
     return dask.delayed(sum)([dask.delayed(np.sum)(block) for block in y.to_delayed().ravel()])
 
 
-def from_delayed(y: da.Array) -> da.Array:
+def from_delayed(y: Any) -> Any:
     """Return an array that the user puts together from the blocks."""
     blocks = y.to_delayed()
     shapes = [[(n, m) for m in y.chunks[1]] for n in y.chunks[0]]
@@ -178,4 +180,62 @@ USES = {
     "delayed blocks": Use(delayed_total, np.sum),
     "from delayed blocks": Use(from_delayed, lambda s: s),
     "a delayed function of all": Use(lambda y: dask.delayed(np.linalg.norm)(y), np.linalg.norm),
+}
+
+
+# --- arrays with labels -----------------------------------------------------------------------
+
+#: The field with coordinates, and its spectrum.
+LABELLED_FIELD = xr.DataArray(
+    FIELD,
+    {"y": np.arange(SHAPE[0]) / 4, "x": np.arange(SHAPE[1]) * 2.0},
+    ("y", "x"),
+    name="height",
+)
+LABELLED_SPECTRUM = dask_bigfft.xarray.fft(LABELLED_FIELD, ["y", "x"]).compute()
+
+
+def labelled_field() -> xr.DataArray:
+    """Return the labelled field in chunks."""
+    return LABELLED_FIELD.chunk(y=CHUNKS[0], x=CHUNKS[1])
+
+
+def places_along_p(*numbers: int) -> xr.DataArray:
+    return xr.DataArray([*numbers], dims="p")
+
+
+def signs(s: xr.DataArray) -> xr.DataArray:
+    return s.assign_coords(sign=("freq_y", np.sign(s.freq_y.values)))
+
+
+LABELLED_USES = {
+    "reductions": same(lambda s: (abs(s).mean("freq_x"), abs(s).max("freq_y"), s.sum())),
+    "labels of a range": same(
+        lambda s: s.sortby(["freq_y", "freq_x"]).sel(freq_y=slice(-0.5, 0.5), freq_x=slice(0, None))
+    ),
+    "nearest labels": same(lambda s: s.sortby("freq_x").sel(freq_x=[0.01, 0.1], method="nearest")),
+    "places and steps": same(lambda s: s.isel(freq_y=slice(20, 3, -4), freq_x=[3, 0, 7])),
+    "points": same(
+        lambda s: s.isel(
+            freq_y=xr.DataArray([0, 9], dims="p"), freq_x=xr.DataArray([3, 5], dims="p")
+        )
+    ),
+    "where": same(lambda s: s.where(abs(s) > 20, 0)),
+    "a mask of coordinates": same(lambda s: s * (np.hypot(s.freq_y, s.freq_x) < 0.3)),
+    "groups": same(lambda s: abs(signs(s)).groupby("sign").mean()),
+    "coarsened": same(lambda s: abs(s).coarsen(freq_y=4, freq_x=5).mean()),
+    "rolled": same(lambda s: s.roll(freq_x=3, roll_coords=True)),
+    "stacked": same(lambda s: s.transpose("freq_x", "freq_y").stack(k=("freq_x", "freq_y"))),
+    "concatenated": same(lambda s: xr.concat([s, s.conj()], "copy")),
+    "a data set": same(lambda s: xr.Dataset({"s": s, "power": abs(s) ** 2}).sum("freq_y")),
+    "a function of blocks": Use(
+        lambda s: xr.apply_ufunc(np.conj, s, dask="parallelized", output_dtypes=[s.dtype]),
+        np.conj,
+    ),
+    "other chunks": Use(lambda s: s.chunk(freq_y=6, freq_x=-1), lambda s: s),
+    "persisted": Use(lambda s: s.persist(), lambda s: s),
+    "filtered, and back": Use(
+        lambda s: (s * (abs(s.freq_x) < 0.1)).bigfft.ifft(),
+        lambda s: (s * (abs(s.freq_x) < 0.1)).bigfft.ifft().compute(),
+    ),
 }

@@ -7,6 +7,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from forked_scripts import script
 from support import DEFAULTS, ROOT, python
 
 from dask_bigfft.config import SETTINGS
@@ -21,18 +22,35 @@ def blocks(page):
     return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
+#: Pages whose code starts processes, or asks for memory that only a fresh one has.
+IN_FRESH_PROCESSES = ("clusters", "gpus", "memory")
+
+
+def written(page, folder):
+    """Return the file of a script with the code of a page."""
+    assert blocks(page)
+    path = folder / f"{page}_page.py"
+    path.write_text("\n".join(blocks(page)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page not in ("index", *IN_FRESH_PROCESSES) and page[:3] != "api"],
+)
+def test_code_runs_as_a_script(page, tmp_path):
+    script(written(page, tmp_path), cwd=tmp_path, env=DEFAULTS)
+
+
 @pytest.mark.parametrize(
     ("page", "method"),
-    [(page, "spawn") for page in PAGES if page != "index" and not page.startswith("api")]
-    + [("clusters", "forkserver")],
+    [*((page, "spawn") for page in IN_FRESH_PROCESSES), ("clusters", "forkserver")],
 )
-def test_code_runs_as_a_script(page, method, tmp_path):
+def test_code_runs_in_an_interpreter_of_its_own(page, method, tmp_path):
     """Processes that are started import it once more."""
-    script = tmp_path / f"{page}_page.py"
-    script.write_text("\n".join(blocks(page)), encoding="utf-8")
     variables = DEFAULTS | {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": method}
-    python("-W", "error:::__main__", script.name, cwd=tmp_path, env=variables)
-    assert blocks(page)
+    name = written(page, tmp_path).name
+    python("-W", "error:::__main__", name, cwd=tmp_path, env=variables)
 
 
 @pytest.fixture(scope="module")

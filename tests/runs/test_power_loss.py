@@ -21,15 +21,15 @@ zarr = pytest.importorskip("zarr")
 SLOW = bool(os.environ.get("BIGFFT_SLOW"))
 
 #: Every how many moments of a run the power is lost, and how many losses are tried then.
-EVERY, TIMES = (13, 15) if SLOW else (60, 3)
+EVERY, TIMES = (5, 15) if SLOW else (20, 3)
 
 #: Most moments of a run that are tried.
 MOST = 1000 if SLOW else 8
 
-LINE = np.random.default_rng(1).normal(size=2**12) + 0j
+LINE = np.random.default_rng(1).normal(size=2**11) + 0j
 
 #: Rows of which the spectrum has one value that is not zero, between many that are.
-STRIPES = np.random.default_rng(2).normal(size=(128, 1)) * (-1.0) ** np.arange(64) + 0j
+STRIPES = np.random.default_rng(2).normal(size=(64, 1)) * (-1.0) ** np.arange(64) + 0j
 
 #: Source, its chunks, destination, and arguments of a run.
 RUNS: dict[str, tuple[np.ndarray, tuple[int, ...], str, dict[str, Any]]] = {

@@ -156,7 +156,7 @@ def dct() -> None:
     orthogonalize : bool, optional
         True to scale the first or last values so that the matrix is orthogonal. The default is True
         with ``norm="ortho"``. It also holds for complex input, for which SciPy ignores it.
-    **options
+    chunks, memory_limit, kernel
         `chunks` of the result, `memory_limit` and `kernel`, as in the transforms of `fft`.
 
     Returns
@@ -198,7 +198,7 @@ def idct() -> None:
 
     Parameters
     ----------
-    x, type, n, axis, norm, overwrite_x, workers, orthogonalize, **options
+    x, type, n, axis, norm, overwrite_x, workers, orthogonalize, chunks, memory_limit, kernel
         As `dct` takes them.
 
     Returns
@@ -224,7 +224,7 @@ def dst() -> None:
 
     Parameters
     ----------
-    x, type, n, axis, norm, overwrite_x, workers, orthogonalize, **options
+    x, type, n, axis, norm, overwrite_x, workers, orthogonalize, chunks, memory_limit, kernel
         As `dct` takes them.
 
     Returns
@@ -250,7 +250,7 @@ def idst() -> None:
 
     Parameters
     ----------
-    x, type, n, axis, norm, overwrite_x, workers, orthogonalize, **options
+    x, type, n, axis, norm, overwrite_x, workers, orthogonalize, chunks, memory_limit, kernel
         As `dct` takes them.
 
     Returns
@@ -276,7 +276,7 @@ def dctn() -> None:
 
     Parameters
     ----------
-    x, type, norm, overwrite_x, workers, orthogonalize, **options
+    x, type, norm, overwrite_x, workers, orthogonalize, chunks, memory_limit, kernel
         As `dct` takes them.
     s : int or sequence of int, optional
         Length of the transform along each of `axes`.
@@ -307,7 +307,7 @@ def idctn() -> None:
 
     Parameters
     ----------
-    x, type, norm, overwrite_x, workers, orthogonalize, **options
+    x, type, norm, overwrite_x, workers, orthogonalize, chunks, memory_limit, kernel
         As `idct` takes them.
     s : int or sequence of int, optional
         Length of the transform along each of `axes`.
@@ -338,7 +338,7 @@ def dstn() -> None:
 
     Parameters
     ----------
-    x, type, norm, overwrite_x, workers, orthogonalize, **options
+    x, type, norm, overwrite_x, workers, orthogonalize, chunks, memory_limit, kernel
         As `dst` takes them.
     s : int or sequence of int, optional
         Length of the transform along each of `axes`.
@@ -369,7 +369,7 @@ def idstn() -> None:
 
     Parameters
     ----------
-    x, type, norm, overwrite_x, workers, orthogonalize, **options
+    x, type, norm, overwrite_x, workers, orthogonalize, chunks, memory_limit, kernel
         As `idst` takes them.
     s : int or sequence of int, optional
         Length of the transform along each of `axes`.

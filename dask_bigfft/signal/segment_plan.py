@@ -163,11 +163,13 @@ class BlockwisePlan(PublicNames):
         details : bool
             True for the parts of the memory. The default is False.
         """
-        rows = [("memory", self._memory()), ("why", self._reason())]
-        if parse_flag("details", details):
+        is_detailed = parse_flag("details", details)
+        rows = [("memory", self._memory())]
+        if is_detailed:
             parts = vars(self.expected).items()
             rows += [(f"  {name}", format_bytes(nbytes)) for name, nbytes in parts if nbytes]
-        else:
+        rows.append(("why", self._reason()))
+        if not is_detailed:
             rows.append(("more", "explain(details=True) adds the parts of the memory"))
         return short_text(self._title(), self._steps(), rows)
 

@@ -496,6 +496,9 @@ def text_display(stream: TextIO) -> "Display":
 class NotebookDisplay:
     """Notebook display: a table with a bar for every stage, updated in place.
 
+    Bars of tqdm and rich for notebooks need ipywidgets. This table needs IPython alone, and a saved
+    notebook and its HTML keep it.
+
     Parameters
     ----------
     display : callable

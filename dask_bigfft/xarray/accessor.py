@@ -21,7 +21,7 @@ from typing import (
 import xarray as xr
 
 from dask_bigfft.api.calls import Norm
-from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan import Plan, PublicNames
 from dask_bigfft.signal.segment_plan import OverlapAddPlan, SegmentPlan
 from dask_bigfft.xarray import filters, functions, short_time, spectra
 from dask_bigfft.xarray.arrays import Dims, Labelled
@@ -91,7 +91,7 @@ def _array_method(
 
 @xr.register_dataarray_accessor("bigfft")  # type: ignore[no-untyped-call, unused-ignore]
 @xr.register_dataset_accessor("bigfft")  # type: ignore[no-untyped-call, unused-ignore]
-class Accessor(Generic[Labelled]):
+class Accessor(PublicNames, Generic[Labelled]):
     """The functions of this module as methods of an array or dataset: ``array.bigfft.fft("x")``."""
 
     def __init__(self, array: Labelled) -> None:

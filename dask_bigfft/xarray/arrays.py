@@ -39,7 +39,7 @@ from dask_bigfft.xarray.coordinates import (
     PREFIX,
     Samples,
 )
-from dask_bigfft.xarray.keywords import refuse_unknown
+from dask_bigfft.xarray.keywords import refuse_missing, refuse_unknown
 from dask_bigfft.xarray.missing import with_nan_warning
 
 P = ParamSpec("P")
@@ -132,6 +132,7 @@ def over_variables(
         @wraps(work)
         def function(array: Any, dim: Dims = None, **keywords: Any) -> Any:
             refuse_unknown(keywords, work)
+            refuse_missing(keywords, work)
             if isinstance(array, xr.Dataset):
                 return _of_variables(
                     work_on_dims,

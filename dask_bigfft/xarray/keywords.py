@@ -57,6 +57,16 @@ def refuse_unknown(keywords: Mapping[str, Any], function: Callable[..., Any]) ->
         )
 
 
+def refuse_missing(keywords: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Raise an error for the first keyword that a function needs and does not get."""
+    for name, parameter in explicit_signature(function).parameters.items():
+        is_needed = (
+            parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+        )
+        if is_needed and name not in keywords:
+            raise ArgumentTypeError(f"{function.__name__} needs the argument `{name}`")
+
+
 def knows_keywords(function: Callable[P, Result]) -> Callable[P, Result]:
     """Return a function of two arrays that refuses unknown keywords, and shows the known ones."""
 

@@ -52,6 +52,16 @@ def test_completion_shows_every_keyword(name):
     assert "**" not in inspect.getdoc(getattr(bx, name)).partition("Returns")[0]
 
 
+@pytest.mark.parametrize(("name", "needed"), [("lowpass", "cutoff"), ("convolve", "kernel")])
+def test_a_missing_argument_is_named_with_its_function(name, needed):
+    with pytest.raises(ArgumentTypeError, match=f"^{name} needs the argument `{needed}`"):
+        getattr(field().bigfft, name)("x")
+
+
+def test_completion_of_an_accessor_shows_functions_alone():
+    assert dir(field().bigfft) == NAMES
+
+
 @pytest.mark.parametrize("name", ["cross_spectrum", "csd", "coherence", "transfer_function"])
 def test_functions_of_two_arrays_refuse_unknown_keywords(name):
     function = getattr(bx, name)

@@ -430,7 +430,7 @@ def zoom_fft(
     (along,) = parse_axes("axis", (axis,), array.ndim)
     nonempty(array, (along,))
     count = _parse_points(m, array.shape[along])
-    low, high = _parse_interval(fn)
+    low, high = parse_interval(fn)
     rate = parse_as(float, "fs", fs, "a positive number")
     if not 0 < rate < math.inf:
         raise_invalid("fs", fs, "a positive number")
@@ -452,7 +452,7 @@ def zoom_fft(
     )
 
 
-def _parse_interval(fn: Any) -> tuple[float, float]:
+def parse_interval(fn: Any) -> tuple[float, float]:
     """Return the first frequency of an interval, and its end."""
     allowed = "a finite number, or two"
     try:

@@ -22,8 +22,9 @@ except ImportError as error:
     text = "dask_bigfft.xarray needs xarray: pip install 'dask-bigfft[xarray]'"
     raise ImportError(text) from error
 
-from dask_bigfft.xarray import accessor, filters, functions, short_time, spectra
+from dask_bigfft.xarray import accessor, chirp_z, filters, functions, short_time, spectra
 from dask_bigfft.xarray.accessor import *  # noqa: F403
+from dask_bigfft.xarray.chirp_z import *  # noqa: F403
 from dask_bigfft.xarray.filters import *  # noqa: F403
 from dask_bigfft.xarray.functions import *  # noqa: F403
 from dask_bigfft.xarray.short_time import *  # noqa: F403
@@ -31,6 +32,7 @@ from dask_bigfft.xarray.spectra import *  # noqa: F403
 
 __all__ = [
     *accessor.__all__,
+    *chirp_z.__all__,
     *filters.__all__,
     *functions.__all__,
     *short_time.__all__,

@@ -23,7 +23,7 @@ import xarray as xr
 from dask_bigfft.api.calls import Norm
 from dask_bigfft.planner.plan import Plan, PublicNames
 from dask_bigfft.signal.segment_plan import OverlapAddPlan, SegmentPlan
-from dask_bigfft.xarray import filters, functions, short_time, spectra
+from dask_bigfft.xarray import chirp_z, filters, functions, short_time, spectra
 from dask_bigfft.xarray.arrays import Dims, Labelled
 from dask_bigfft.xarray.plans import PlannedName, SegmentName
 from dask_bigfft.xarray.transforms import TransformName
@@ -38,6 +38,7 @@ _MODULES = {
     "Transforms": functions,
     "Spectra": spectra,
     "Spectra of slices": short_time,
+    "Spectra at chosen points": chirp_z,
     "Filters": filters,
 }
 
@@ -104,6 +105,7 @@ class Accessor(PublicNames, Generic[Labelled]):
     convolve_masked = _method(filters.convolve_masked)
     cross_spectrum = _array_method(spectra.cross_spectrum)
     csd = _array_method(spectra.csd)
+    czt = _method(chirp_z.czt)
     dct = _method(functions.dct)
     derivative = _method(filters.derivative)
     downsample = _method(filters.downsample)
@@ -135,6 +137,7 @@ class Accessor(PublicNames, Generic[Labelled]):
     transfer_function = _array_method(filters.transfer_function)
     unpad = _method(filters.unpad)
     welch = _method(spectra.welch)
+    zoom_fft = _method(chirp_z.zoom_fft)
 
     def _title(self) -> str:
         """Return what the array is, in one line."""

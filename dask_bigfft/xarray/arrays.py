@@ -79,6 +79,14 @@ def parse_dims(array: Any, dim: Dims, default: Callable[[Hashable], bool]) -> li
     return dims
 
 
+def parse_one_dim(array: Any, dim: Dims, default: Callable[[Hashable], bool]) -> Hashable:
+    """Return the one requested dimension; by default the only one for which `default` is True."""
+    dims = parse_dims(array, dim, default)
+    if len(dims) > 1:
+        raise_invalid("dim", dims, "one dimension")
+    return dims[0]
+
+
 def _refuse_without_frequencies(array: xr.DataArray | xr.Dataset) -> NoReturn:
     """Raise an error for an array that has no dimension to transform by default."""
     if not array.dims:

@@ -22,7 +22,7 @@ from dask_bigfft.xarray.arrays import (
     is_spectral,
     labelled_like,
     over_variables,
-    parse_dims,
+    parse_one_dim,
     with_numbered_chunks,
 )
 from dask_bigfft.xarray.attributes import (
@@ -35,18 +35,6 @@ from dask_bigfft.xarray.coordinates import PREFIX, Samples, remembered, samples_
 from dask_bigfft.xarray.spectra import squared_units
 
 __all__ = ["istft", "spectrogram", "stft"]
-
-
-def _one_dim(
-    array: xr.DataArray,
-    dim: Dims,
-    default: Callable[[Hashable], bool],
-) -> Hashable:
-    """Return the one dimension that is transformed."""
-    dims = parse_dims(array, dim, default)
-    if len(dims) > 1:
-        raise_invalid("dim", dims, "one dimension")
-    return dims[0]
 
 
 def _moved(
@@ -210,7 +198,7 @@ def stft(
     >>> spectra.dims, spectra.x.values
     (('freq_x', 'x'), array([ 0.,  2.,  4.,  6.,  8., 10.]))
     """
-    name = _one_dim(array, dim, lambda _: True)
+    name = parse_one_dim(array, dim, lambda _: True)
     keywords = {
         "win": win,
         "hop": hop,
@@ -276,7 +264,7 @@ def spectrogram(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
-    name = _one_dim(array, dim, lambda _: True)
+    name = parse_one_dim(array, dim, lambda _: True)
     keywords = {
         "win": win,
         "hop": hop,
@@ -352,7 +340,7 @@ def istft(
     >>> istft(stft(x, **window), **window)[-2:].values.round(6)
     array([48., 49.])
     """
-    name = _one_dim(array, dim, is_spectral(array))
+    name = parse_one_dim(array, dim, is_spectral(array))
     own = remembered(array, name, False)
     if own.dim not in array.dims:
         raise_invalid("array", f"of dimensions {array.dims}", f"a dimension {own.dim} of slices")

@@ -11,7 +11,7 @@ from dask_bigfft.errors import ArgumentTypeError, parse_choice, raise_invalid
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.plans import only_plan
 from dask_bigfft.signal.segment_plan import OverlapAddPlan, SegmentPlan
-from dask_bigfft.xarray import filters, short_time, spectra
+from dask_bigfft.xarray import chirp_z, filters, short_time, spectra
 from dask_bigfft.xarray.arrays import Dims
 from dask_bigfft.xarray.transforms import TransformName, planned
 
@@ -21,6 +21,7 @@ PlannedName = Literal[
     "bandstop",
     "convolve",
     "convolve_masked",
+    "czt",
     "derivative",
     "downsample",
     "envelope",
@@ -31,6 +32,7 @@ PlannedName = Literal[
     "power_spectrum",
     "resample",
     "shift",
+    "zoom_fft",
 ]
 
 #: Functions of segments and slices.
@@ -91,8 +93,9 @@ def plan(
         ``"hfft"`` or ``"ihfft"``; a filter, ``"lowpass"``, ``"highpass"``, ``"bandpass"``,
         ``"bandstop"``, ``"convolve"``, ``"convolve_masked"``, ``"derivative"``, ``"hilbert"``,
         ``"envelope"``, ``"shift"``, ``"resample"`` or ``"downsample"``; or a spectrum,
-        ``"power_spectrum"``, ``"isotropic_power_spectrum"``, ``"welch"``, ``"csd"``, ``"stft"``,
-        ``"spectrogram"`` or ``"istft"``. Other functions have several plans, or none.
+        ``"power_spectrum"``, ``"isotropic_power_spectrum"``, ``"zoom_fft"``, ``"czt"``,
+        ``"welch"``, ``"csd"``, ``"stft"``, ``"spectrogram"`` or ``"istft"``. Other functions have
+        several plans, or none.
     dim, n, norm
         As for the function. Only transforms have `n` and `norm`.
     **arguments
@@ -146,5 +149,5 @@ def plan(
 
 def _function(kind: str) -> Callable[..., Any]:
     """Return the function of a name that is no transform."""
-    functions = vars(filters) | vars(spectra) | vars(short_time)
+    functions = vars(filters) | vars(spectra) | vars(short_time) | vars(chirp_z)
     return cast("Callable[..., Any]", functions[kind])

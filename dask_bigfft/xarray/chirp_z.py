@@ -50,7 +50,7 @@ def zoom_fft(
         Number of frequencies, by default that of the samples.
     endpoint : bool
         True if the end is the last frequency.
-    **options
+    chunks, ..., planner
         `chunks` (a mapping may name dimensions), `memory_limit` and the other options of
         `dask_bigfft.signal.zoom_fft`.
 
@@ -123,7 +123,7 @@ def czt(
         are those of samples 0, 1, 2 and so on.
     m, w, a
         Number of points, ratio of two points and the first one: see `dask_bigfft.signal.czt`.
-    **options
+    chunks, ..., planner
         `chunks` (a mapping may name dimensions), `memory_limit` and the other options of
         `dask_bigfft.signal.czt`.
 

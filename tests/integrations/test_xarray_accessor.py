@@ -124,6 +124,7 @@ OTHERS = {
     "convolve": {"kernel": np.ones((3, 5)), "method": "fft"},
     "convolve_masked": {"kernel": np.ones((3, 5)), "mask": np.eye(20, 30, dtype=bool)},
     "csd": {"other": field(), "dim": "x", "nperseg": 8},
+    "czt": {"dim": "x", "m": 5},
     "derivative": {"dim": "x"},
     "downsample": {"factor": 2},
     "envelope": {"dim": "x"},
@@ -138,6 +139,7 @@ OTHERS = {
     "spectrogram": SLICES,
     "stft": SLICES,
     "welch": {"dim": "x", "nperseg": 8},
+    "zoom_fft": {"dim": "x", "fn": 0.2, "m": 5},
 }
 
 

@@ -48,7 +48,7 @@ from dask_bigfft.runs.request import (
 from dask_bigfft.runs.sinks import Sink, Store
 from dask_bigfft.signal.arguments import SignalOptions
 from dask_bigfft.signal.segment_plan import SegmentPlan
-from dask_bigfft.signal.segments import parse_rate
+from dask_bigfft.signal.segments import machine_of, parse_rate
 from dask_bigfft.signal.short_time import (
     SliceArguments,
     SliceCall,
@@ -341,18 +341,25 @@ class ShortTimeRun:
 
 def opened(request: RunRequest) -> ShortTimeRun:
     """Return the run of a request on its record as it is now."""
-    x = request.open()
     if request.array is not None:
-        labels = labels_of_array(request.array)
-        return ShortTimeRun(request, x, labels, None)
+        return ShortTimeRun(request, request.open(), labels_of_array(request.array), None)
     labels = labels_of(request.source, request.component)
     reader = request.reader()
-    return ShortTimeRun(
-        request,
-        x,
-        labels,
-        reader if reader.anywhere else None,
-    )
+    if reader.anywhere:
+        return ShortTimeRun(request, request.open(), labels, reader)
+    if request.block_size is not None or request.options.get("chunks") == "preserve":
+        return ShortTimeRun(request, request.open(), labels, None)
+    nbytes = _cut_nbytes(request, math.prod(reader.shape) * reader.dtype.itemsize)
+    return ShortTimeRun(request, reader.array(nbytes), labels, None)
+
+
+def _cut_nbytes(request: RunRequest, nbytes: int) -> int:
+    """Return the bytes of the blocks of a source of `nbytes` bytes that are cut and merged."""
+    machine = machine_of(cast("SignalOptions", request.options), on_gpu=False)
+    most = min(BLOCK_NBYTES, sources.block_bytes(nbytes))
+    if machine.memory_limit is not None:  # threads have a few copies of such a block each
+        most = min(most, machine.memory_limit // (8 * machine.threads))
+    return max(most, LEAST_NBYTES)
 
 
 def planned(request: RunRequest) -> SegmentPlan:

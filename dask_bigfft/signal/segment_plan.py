@@ -44,6 +44,10 @@ WINDOW_COPIES = 3
 #: `planner.library_memory` for SciPy: without and with large prime factors.
 FFT_LINES = {False: (2, 1), True: (8, 6)}
 
+#: Copies of a block of the source that is cut: while it is decoded it is there as it is stored,
+#: decoded and returned. Later its parts wait for those of its neighbour.
+CUT_COPIES = 3
+
 #: Sums that dask adds at a time.
 SUMMED_AT_A_TIME = 4
 
@@ -214,6 +218,8 @@ class SegmentPlan(BlockwisePlan):
         Memory limit and threads of a process.
     overlapping : bool
         True if each block is read with all samples of the segments that begin in it.
+    cut_nbytes : int
+        Bytes of a block of the source, if such blocks are cut into those of the plan; 0 otherwise.
     writing : ResultWriting
         Memory of tasks that store a block of the result.
     """
@@ -232,6 +238,7 @@ class SegmentPlan(BlockwisePlan):
     tile_samples: int
     machine: Machine
     overlapping: bool = False
+    cut_nbytes: int = 0
     writing: ResultWriting = NOT_STORED
 
     @property
@@ -320,11 +327,12 @@ class SegmentPlan(BlockwisePlan):
             blocks_held += threads
         if has_edges and not is_average:  # a block waits for the first samples of the next one
             blocks_held += threads + 1
+        cut_nbytes = CUT_COPIES * threads * self.cut_nbytes
         writing = 0
         if not is_average:
             writing = threads * self.writing.nbytes(self._result_block_nbytes(rows), has_ends=True)
         return SegmentForecast(
-            blocks=min(blocks_held, 2 * blocks) * block_nbytes + last_nbytes,
+            blocks=blocks_held * block_nbytes + last_nbytes + cut_nbytes,
             edges=2 * (threads + 1) * edge_nbytes,
             tiles=self._tile_nbytes(rows, threads),
             tasks=TASKS_NBYTES * blocks,

@@ -10,6 +10,7 @@ block of the result has the slices that begin in a block of the samples::
     result       |p----------------q|r------------------s|
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack, cast, get_args
@@ -283,11 +284,17 @@ def parse_call(
         tile_samples=work.tile_samples,
         machine=machine_of(options, is_on_gpu(arrays[0]._meta)),
         overlapping=overlapping,
+        cut_nbytes=0 if overlapping or slices_per_block is None else _largest_nbytes(arrays[0]),
         writing=writing,
     )
     if reader is not None and overlapping:
         return SliceCall((_read_blocks(reader, plan, extent, choice),), plan, work)
     return SliceCall(tuple(a.rechunk(plan.chunks) for a in padded), plan, work)
+
+
+def _largest_nbytes(a: da.Array) -> int:
+    """Return the bytes of the largest block of an array."""
+    return int(math.prod(map(max, a.chunks)) * a.dtype.itemsize)
 
 
 def _read_blocks(

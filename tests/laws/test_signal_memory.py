@@ -2,6 +2,7 @@
 
 import pytest
 from laws.peak_of_signals import of_signals
+from laws.peak_of_slices import of_slices
 from laws.peaks import measured
 from laws.test_memory import MIB, OBJECTS
 
@@ -38,6 +39,21 @@ def test_short_time_transforms_take_no_more_than_forecast(case, tmp_path):
     job = [function, shape, chunks, dtype, limit * MIB, options]
     peak, figures = measured(of_signals, tmp_path, job)
     assert figures["peak"] <= limit * MIB
+    assert least * figures["peak"] <= peak.nbytes <= figures["peak"] + OBJECTS
+
+
+#: Samples of a record, samples of its chunks, compressors, columns of a chunk of the result, and
+#: the least part of the forecast that is used.
+RECORDS = {
+    "read": (2**25, 2**20, None, 4096, 0.7),
+    "decoded": (2**24, 2**22, "auto", 512, 0.4),
+}
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_slices_of_files_take_no_more_than_forecast(case, tmp_path):
+    *job, least = RECORDS[case]
+    peak, figures = measured(of_slices, tmp_path, job, cgroups=False)
     assert least * figures["peak"] <= peak.nbytes <= figures["peak"] + OBJECTS
 
 

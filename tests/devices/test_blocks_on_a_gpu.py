@@ -592,6 +592,7 @@ LARGE_TRANSFERS = [
 ]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("shape_of", ["spectrum", "rows", "columns"])
 @pytest.mark.parametrize("counts", [(1, 1), (2, 2), (2, 1), (3, 2)])
 @pytest.mark.parametrize("dtype", ["f8", "c8"])
@@ -644,6 +645,7 @@ def test_large_transfer_functions_that_are_not_finite(card, monkeypatch):
         lazy.persist(scheduler="sync")
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 @pytest.mark.parametrize("name", ["fftconvolve", "correlate"])
 @pytest.mark.parametrize("counts", [(1, 1), (2, 2), (2, 0), (3, 2)])

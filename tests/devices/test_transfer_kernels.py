@@ -129,6 +129,7 @@ def bound(function, shape, at_zero=None):
     return BoundTransfer(operation, transfer, (0,) * (len(shape) + 1))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(("function", "at_zero"), [(delayed, None), (inverse, 2.0)])
 @pytest.mark.parametrize("shape", [(6, 8), (5, 4, 6), (64,)])
 @pytest.mark.parametrize(("size", "is_prepared"), [(1 << 20, False), (20, True)])

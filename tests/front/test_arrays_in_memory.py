@@ -29,6 +29,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["f4", "c16", ">f8"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

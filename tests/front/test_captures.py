@@ -124,6 +124,7 @@ def test_dask_arrays_that_are_computed(name, carrier, tmp_path):
         require_close(lazy, expected_of(product))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("norm", ["backward", "ortho", "forward"])
 @pytest.mark.parametrize(
     ("shape", "shape_of_h"),

@@ -228,6 +228,7 @@ def partitions(
             yield tuple(factors_by_round)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("family", ["rfft", "irfft", "hfft", "ihfft"])
 @pytest.mark.parametrize("real_factors", [(3, 5), (2, 5), (4, 3)])
 @pytest.mark.parametrize("others", [((6,),), ((2, 3),), ((2, 2), (3,))])

@@ -201,6 +201,7 @@ def test_a_long_array_for_all_rows(
     require_close(result, expected, 1e-5 if dtype == "f4" else 1e-13)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", ["f8", "c16", "f4"])
 @pytest.mark.parametrize("name", ["correlate", "convolve"])
 @pytest.mark.parametrize(

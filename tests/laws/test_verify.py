@@ -378,6 +378,7 @@ def assert_faults_are_repaired(
         np.testing.assert_array_equal(result, right, f"fault in call {number} of {calls}")
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(
     ("mode", "damage", "tile_nbytes"),
     [

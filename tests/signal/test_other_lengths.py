@@ -104,6 +104,7 @@ def test_other_rates(
         require_close(result, expected, error)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("verify", ["none", "energy", "checksum"])
 @pytest.mark.parametrize("carrier", ["shared", "tasks", "disk"])
 @pytest.mark.parametrize("dtype", ["f8", "c8"])

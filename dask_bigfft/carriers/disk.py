@@ -53,7 +53,7 @@ from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
-from dask_bigfft.planner.memory import PACKED
+from dask_bigfft.planner.memory import PACKED, arena_nbytes
 from dask_bigfft.planner.plan import Plan
 
 #: Maximum number of cached shard sizes of one exchange.
@@ -74,7 +74,7 @@ def scratch_place(plan: Plan) -> ScratchPlace:
         name="",
         sync=sync,
         needed=plan.expected.scratch,
-        memory=plan.expected.peak_host if plan.is_transform else None,
+        memory=arena_nbytes(plan) if plan.is_transform else None,
     )
 
 

@@ -220,7 +220,7 @@ class BoundTransfer:
                 is_in_bands[frequencies.axis] = on_tile.is_in_band
         parts: list[Slices] = []
         outside: list[Slices] = []
-        for part in _parts(lengths, size):
+        for part in contiguous_parts(lengths, size):
             if _is_outside_bands(is_in_bands, part):
                 outside.append(part)
             else:
@@ -560,10 +560,10 @@ def values_at(array: Array, places: Mapping[int, Array]) -> Array:
     return values
 
 
-def _parts(shape: Sequence[int], size: int) -> Iterator[Slices]:
+def contiguous_parts(shape: Sequence[int], size: int) -> Iterator[Slices]:
     """Yield contiguous parts of an array, equally large ones of at most `size` elements.
 
-    >>> list(_parts((2, 3), 2))
+    >>> list(contiguous_parts((2, 3), 2))
     [(slice(0, 1, None), slice(0, 2, None)), (slice(0, 1, None), slice(2, 3, None)), \
 (slice(1, 2, None), slice(0, 2, None)), (slice(1, 2, None), slice(2, 3, None))]
     """

@@ -198,6 +198,18 @@ def _writing_nbytes(plan: Plan) -> int:
     return plan.writing.nbytes(chunk, has_ends)
 
 
+def arena_nbytes(plan: Plan) -> int:
+    """Return the bytes that the arena may keep while a plan with scratch files runs.
+
+    They are those of the forecast, without what tasks after the plan take beside its result. Such
+    tasks have ordinary memory, which would be added to idle memory of the arena.
+    """
+    nbytes = plan.expected.peak_host
+    if plan.writing == BY_CALLER:
+        return nbytes
+    return nbytes - plan.machine.threads * _writing_nbytes(plan)
+
+
 # --- blocks in memory ----------------------------------------------------------------------
 
 

@@ -53,6 +53,7 @@ from dask_bigfft.signal.arguments import (
 )
 from dask_bigfft.signal.kernel_spectrum import KernelSpectrum, is_small
 from dask_bigfft.signal.overlap import by_overlap
+from dask_bigfft.signal.separable_kernel import LONGEST, SeparableSpectrum
 from dask_bigfft.signal.transfer import to_gpu, to_host_memory
 from dask_bigfft.signal.transforms import ProductPhase, Transforms, planned, product_phase
 from dask_bigfft.transforms.layout import scaled
@@ -74,13 +75,13 @@ class PlannedProduct:
         Input of the plan.
     plan : Plan
         The plan.
-    transfer : OwnSpectrum or LazyTransfer
+    transfer : OwnSpectrum, LazyTransfer or SeparableSpectrum
         Spectrum by which the plan multiplies.
     """
 
     array: da.Array
     plan: Plan
-    transfer: OwnSpectrum | LazyTransfer
+    transfer: OwnSpectrum | LazyTransfer | SeparableSpectrum
 
     def result(self) -> da.Array:
         """Return the lazy result."""
@@ -105,6 +106,8 @@ class Product:
         The caller's keywords.
     writing : ResultWriting
         Memory that a task takes beside a block of the result.
+    vectors : tuple of ndarray, optional
+        Vectors whose outer product the smaller input is, if they are known.
     """
 
     large: da.Array
@@ -114,6 +117,7 @@ class Product:
     crops: Mapping[int, tuple[int, int]]
     options: SignalOptions
     writing: ResultWriting = BY_CALLER
+    vectors: tuple[Array, ...] | None = None
 
     def planned(self) -> PlannedProduct:
         """Return the product with its plan.
@@ -127,6 +131,10 @@ class Product:
             plan = self.plan(None)
             own_spectrum = OwnSpectrum(self.correlated, _forward_divisor(plan))
             return PlannedProduct(self.large, plan, own_spectrum)
+        lengths = dict(zip(self.transforms.axes, self.transforms.lengths, strict=True))
+        if self.vectors is not None and max(lengths.values()) <= LONGEST:
+            spectrum = SeparableSpectrum.of(self.vectors, lengths)
+            return PlannedProduct(self.large, self.plan(None), spectrum)
         with_kernel = None
         with contextlib.suppress(PlanError):  # more memory than the limit for an array as a whole
             with_kernel = self._with_kernel()
@@ -263,6 +271,7 @@ def planned_convolution(
     options: SignalOptions,
     writing: ResultWriting,
     is_cyclic: bool = False,
+    vectors: tuple[Array, ...] | None = None,
 ) -> PlannedProduct | None:
     """Return the product that `convolve` computes by one plan; None if it works in another way.
 
@@ -275,6 +284,8 @@ def planned_convolution(
     is_cyclic : bool
         Whether `in1` goes on periodically; then `in2`, which is not longer, has its middle at place
         n // 2, and the result the shape of `in1`.
+    vectors : tuple of ndarray, optional
+        Vectors whose outer product `in2` is, if they are known.
 
     Raises
     ------
@@ -301,7 +312,7 @@ def planned_convolution(
             options=options,
             writing=writing,
         )
-        return product.planned()
+        return replace(product, vectors=vectors).planned()
     except MemoryLimitError:
         raise
     except PlanError:
@@ -454,7 +465,8 @@ def _padded_transforms(a: da.Array, windows: Sequence[Window], real: bool) -> Tr
     lengths = []
     for w in windows:
         is_cut = has_one_axis and a.numblocks[w.axis] > 1
-        lengths.append(w.first if w.is_cyclic else fast_length(w.least, is_cut, real))
+        is_halved = real and w is windows[-1]
+        lengths.append(w.first if w.is_cyclic else fast_length(w.least, is_cut, is_halved))
     return Transforms(tuple(w.axis for w in windows), tuple(lengths), real)
 
 

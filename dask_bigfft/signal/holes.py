@@ -32,7 +32,8 @@ from dask_bigfft.errors import (
     raise_invalid,
 )
 from dask_bigfft.gpu.own_gpu import on_own_gpu
-from dask_bigfft.kernels.views import empty_like, is_on_gpu
+from dask_bigfft.kernels.transfer import contiguous_parts
+from dask_bigfft.kernels.views import allocate_like, empty_like, is_on_gpu
 from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.signal.arguments import (
     Mode,
@@ -43,6 +44,7 @@ from dask_bigfft.signal.arguments import (
 )
 from dask_bigfft.signal.convolution import convolve, planned_convolution
 from dask_bigfft.signal.segments import machine_of
+from dask_bigfft.signal.separable_kernel import separated
 from dask_bigfft.transforms.spec import work_dtype
 
 __all__ = ["convolve_masked"]
@@ -52,6 +54,9 @@ MIN_NORMALIZED_SUM = 1e-2
 
 #: Sums of a kernel that count as 0 where it is not normalized.
 ZERO_SUM = 1e-8
+
+#: Elements of a block whose means are computed at a time, so that weights stay in cache.
+PART_SIZE = 1 << 16
 
 #: Memory of a task beside a block of both convolutions: means, weights, and holes that are read.
 BESIDE_RESULT = ResultWriting(copies=2, copies_at_ends=2)
@@ -196,20 +201,27 @@ class WeightedMean:
         Layer 0 is the convolution of the values, 0 in holes. Layer 1 is that of the weights, or of
         the holes if there is a `weight_sum`.
         """
-        number = layers.dtype.type
-        means: Array = layers[0] * number(self.factor)
+        shape = layers.shape[1:]
+        means: Array = allocate_like(layers, shape, layers.dtype)
+        part_size = layers.size if is_on_gpu(layers) else PART_SIZE
+        for part in contiguous_parts(shape, part_size):
+            self._store(layers[0][part], layers[1][part], out=means[part])
+        return means
+
+    def _store(self, values: Array, weights: Array, out: Array) -> None:
+        """Store the mean for each element of a part of two layers."""
+        number = values.dtype.type
+        np.multiply(values, number(self.factor), out=out)
         if self.outside:
-            means += number(self.outside)
-        weights = layers[1]
+            out += number(self.outside)
         if self.weight_sum is not None:
             weights = number(self.weight_sum) - weights
         with np.errstate(divide="ignore", invalid="ignore"):
-            means /= weights
+            out /= weights
         if self.least > 0:
-            means[weights < self.least] = np.nan
+            out[weights < self.least] = np.nan
         else:
-            means[weights < 10 * np.finfo(layers.dtype).eps] = 0
-        return means
+            out[weights < 10 * np.finfo(values.dtype).eps] = 0
 
 
 @on_own_gpu
@@ -317,6 +329,7 @@ def _convolved(
         "same",
         writing=BESIDE_RESULT,
         is_cyclic=is_cyclic,
+        vectors=None if is_on_gpu(x._meta) else separated(samples),
     )
     planned = None
     try:

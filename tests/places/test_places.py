@@ -3,6 +3,7 @@
 Each row is a process of its own.
 """
 
+import ast
 import contextlib
 import importlib.util
 import os
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support import environment
+from places.portable import MISSING
+from support import ROOT, environment
 
 from benchmarks.core import memory_cgroup
 
@@ -155,3 +157,25 @@ nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     command = [sys.executable, "-c", program]
     process = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
+
+
+def test_calls_of_one_system_are_in_one_module():
+    """Without them `portable.py` runs, but it does not reach all files."""
+    calls = {f"{module.__name__}.{name}" for module in MISSING for name in MISSING[module].split()}
+    modules = {"fcntl", "msvcrt", "resource"}
+    elsewhere = []
+    for path in (ROOT / "dask_bigfft").rglob("*.py"):
+        if path.name == "system.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Attribute(value=ast.Name(id=owner), attr=name):
+                    used = {f"{owner}.{name}"} & calls
+                case ast.Import(names=names):
+                    used = {alias.name for alias in names} & modules
+                case ast.ImportFrom(module=name):
+                    used = {name} & modules
+                case _:
+                    used = set()
+            elsewhere += [f"{path.relative_to(ROOT)}:{node.lineno}: {one}" for one in used]
+    assert not elsewhere

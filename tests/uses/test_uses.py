@@ -6,15 +6,15 @@ processes of the other kinds.
 
 import contextlib
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import dask
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from distributed.utils import get_mp_context
 from kinds import KIND, KINDS, da, xarray_of_this_kind
-from support import forked_workers, local
+from support import local
 from uses.table import (
     CHUNKS,
     FIELD,
@@ -41,8 +41,8 @@ def scheduler(request):
     settings = {"bigfft.planner.whole-axis-floor": 1}
     with contextlib.ExitStack() as stack:
         if request.param == "processes":
-            stack.enter_context(forked_workers())
-            settings["pool"] = stack.enter_context(ProcessPoolExecutor(2, get_mp_context()))
+            context = get_context("spawn")
+            settings["pool"] = stack.enter_context(ProcessPoolExecutor(2, mp_context=context))
         if request.param == "distributed":
             stack.enter_context(local())
         else:

@@ -94,7 +94,7 @@ class SeparableSpectrum:
             values = spectrum
             if spectrum.shape[axis] > 1:
                 values = spectrum.take(axes[axis].host_indices.ravel(), axis)
-            factors.append(values.astype(dtype))
+            factors.append(np.asarray(values.astype(dtype), like=like))
         return SeparableOnTile(tuple(factors))
 
 

@@ -9,6 +9,7 @@ from dask_bigfft.gpu import operations
 from dask_bigfft.gpu.transfer_kernels import CheckedProducts, frequencies
 from dask_bigfft.kernels.indices import PlaceIndex
 from dask_bigfft.kernels.transfer import BoundTransfer
+from dask_bigfft.signal.separable_kernel import SeparableSpectrum
 from dask_bigfft.signal.transfer import TransferFunction
 from dask_bigfft.testing.strategies import random_array
 from dask_bigfft.tiles.program import NO_MODULUS, AxisFrequencies, Term, Transfer
@@ -111,13 +112,6 @@ def inverse(*cycles):
 
 def bound(function, shape, at_zero=None):
     """Return the product with a function, for a tile with two dimensions for its last axis."""
-    index = Term(len(shape) - 1, 1, NO_MODULUS, shape[-1] // 2), Term(len(shape), 1, NO_MODULUS, 1)
-    axes = [
-        AxisFrequencies(axis, n, (Term(axis, 1, NO_MODULUS, 1),))
-        for axis, n in enumerate(shape[:-1])
-    ]
-    axes.append(AxisFrequencies(len(shape) - 1, shape[-1], index))
-    operation = Transfer(0, tuple(axes), (*range(len(shape)), len(shape) + 1))
     transfer = TransferFunction(
         function,
         tuple(range(len(shape))),
@@ -126,6 +120,18 @@ def bound(function, shape, at_zero=None):
         at_zero,
         balanced=True,
     )
+    return product_with(transfer, shape)
+
+
+def product_with(transfer, shape):
+    """Return the product with a transfer function, for a tile with two dimensions at its end."""
+    index = Term(len(shape) - 1, 1, NO_MODULUS, shape[-1] // 2), Term(len(shape), 1, NO_MODULUS, 1)
+    axes = [
+        AxisFrequencies(axis, n, (Term(axis, 1, NO_MODULUS, 1),))
+        for axis, n in enumerate(shape[:-1])
+    ]
+    axes.append(AxisFrequencies(len(shape) - 1, shape[-1], index))
+    operation = Transfer(0, tuple(axes), (*range(len(shape)), len(shape) + 1))
     return BoundTransfer(operation, transfer, (0,) * (len(shape) + 1))
 
 
@@ -145,6 +151,24 @@ def test_a_function_has_the_same_values_on_a_gpu(shape, function, at_zero, size,
     product.transfer.require_finite()
     operation.apply(tile)
     np.testing.assert_allclose(on_card._values, tile, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+def test_a_separable_kernel_has_the_same_spectrum_on_a_gpu(dtype):
+    shape = (5, 4, 6)
+    vectors = (
+        random_array((3, 1, 1), "f8", 1),
+        random_array((1, 1, 1), "f8", 2),
+        random_array((1, 1, 5), "f8", 3),
+    )
+    spectrum = SeparableSpectrum.of(vectors, {0: 5, 2: 6})
+    operation = product_with(spectrum, shape)
+    tile = random_array((5, 4, 2, 3), dtype, 4)
+    on_card = CardArray.of(tile)
+    operation.on_tile(on_card, 20).apply()
+    operation.apply(tile)
+    tolerance = 1e-5 if dtype == "c8" else 1e-13
+    np.testing.assert_allclose(on_card._values, tile, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("spare_nbytes", [0, 1 << 20])

@@ -26,10 +26,12 @@ from benchmarks.problems import GIB, MIB, Problem
 from benchmarks.rows import Task, drop_cache, source_path
 from dask_bigfft import signal
 from dask_bigfft.graph.layer import transforms_in
+from dask_bigfft.planner.plan import Plan
 
 LIMIT = GIB
 
 PROBLEMS = {"3d": Problem("rfftn", (1024, 1024, 2048), "f4", 512)}
+SMALL = Problem("rfftn", (64, 64, 128), "f4", 4)
 IN_MEMORY = {"3d, in memory": Problem("rfftn", (256, 256, 256), "f4", 8)}
 
 #: Part of the values that is missing.
@@ -172,6 +174,39 @@ def check(name: str, problem: Problem, source: Any, result: Any) -> dict[str, An
 # --- runs -----------------------------------------------------------------------------------
 
 
+def by_zarr(
+    name: str,
+    problem: Problem,
+    task: Task,
+    memory_limit: int,
+) -> tuple[Any, list[Plan]]:
+    """Apply a function from Zarr to Zarr; return the stored result and the plans."""
+    import zarr
+
+    x = da.from_zarr(str(source_path(problem, task)))
+    result = FUNCTIONS[name](problem, x, memory_limit=memory_limit)
+    chunks = tuple(max(cut) for cut in result.chunks)
+    stored = zarr.create_array(
+        str(task.folder / f"{name}.zarr"),
+        shape=result.shape,
+        dtype=result.dtype,
+        chunks=chunks,
+        compressors=None,
+        overwrite=True,
+    )
+    da.store(result.rechunk(chunks), stored, lock=False)
+    return stored, list(transforms_in(result).values())
+
+
+def warm_up(name: str, task: Task) -> None:
+    """Apply a function to a small array by scratch files, which imports and compiles all of it."""
+    warm = dataclasses.replace(task, folder=task.folder / f"warm-{name}")
+    write_source(SMALL, warm)
+    with dask.config.set({"bigfft.exchange.carrier": "disk"}):
+        by_zarr(name, SMALL, warm, LIMIT)
+    shutil.rmtree(warm.folder)
+
+
 def out_of_core(name: str, fields: dict[str, Any], problem_name: str) -> dict[str, Any]:
     """Apply a function from Zarr to Zarr in this process; return seconds, peak and a check."""
     import zarr
@@ -179,8 +214,6 @@ def out_of_core(name: str, fields: dict[str, Any], problem_name: str) -> dict[st
     task = Task(**fields)
     problem = PROBLEMS[problem_name].scaled(task.scale)
     source = source_path(problem, task)
-    target = task.folder / f"{name}.zarr"
-    shutil.rmtree(target, ignore_errors=True)
     dask.config.set(
         {
             "scheduler": "threads",
@@ -189,35 +222,22 @@ def out_of_core(name: str, fields: dict[str, Any], problem_name: str) -> dict[st
             "bigfft.scratch.directory": str(task.folder),
         }
     )
-    small = Problem(problem.kind, (16,) * len(problem.shape), problem.dtype, 4)
-    zeros = da.zeros(small.shape, dtype=small.dtype, chunks=small.chunks)
-    FUNCTIONS[name](small, zeros, **({"tolerance": 0.999} if name == "filling" else {})).compute()
+    warm_up(name, task)
     memory_limit = int(0.75 * (LIMIT - problems.status("RssAnon")))
     if task.scale < 1:
         memory_limit = max(256 * MIB, int(memory_limit * task.scale))
     drop_cache(source)
 
-    def work() -> Any:
-        x = da.from_zarr(str(source))
-        result = FUNCTIONS[name](problem, x, memory_limit=memory_limit)
-        chunks = tuple(max(cut) for cut in result.chunks)
-        stored = zarr.create_array(
-            str(target),
-            shape=result.shape,
-            dtype=result.dtype,
-            chunks=chunks,
-            compressors=None,
-        )
-        da.store(result.rechunk(chunks), stored, lock=False)
-        return stored, list(transforms_in(result).values())
+    def work() -> tuple[Any, list[Plan]]:
+        return by_zarr(name, problem, task, memory_limit)
 
-    seconds, (peak, (stored, plans)) = problems.seconds_of(lambda: problems.peak_of(work))
+    peak, (seconds, (stored, plans)) = problems.peak_of(lambda: problems.seconds_of(work))
     original = zarr.open_array(str(source), mode="r")
     answer = {"seconds": seconds, "peak": peak, "limit": memory_limit}
     if len(plans) == 1:  # iterations overlap, so that they have the limit alone
         answer["forecast"] = plans[0].expected.peak_host
     answer |= check(name, problem, original, stored)
-    shutil.rmtree(target)
+    shutil.rmtree(task.folder / f"{name}.zarr")
     return answer
 
 

@@ -252,7 +252,8 @@ def median_of_block(
 
 def median_of_lines(lines: Array) -> Any:
     """Return the medians along the last axis, from one contiguous copy."""
-    return np.median(lines.copy(), axis=-1, overwrite_input=True)
+    contiguous = np.copy(lines, order="C")
+    return np.median(contiguous, axis=-1, overwrite_input=True)
 
 
 def without_line(segments: Array) -> Any:

@@ -80,6 +80,10 @@ class Card(contextlib.AbstractContextManager):
         return (getattr(_current, "stack", None) or [0])[-1]
 
 
+#: Functions whose result is another view of an array.
+VIEWS = {np.moveaxis, np.swapaxes, np.expand_dims}
+
+
 class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
     """An array that only its own methods reach into."""
 
@@ -131,7 +135,11 @@ class CardArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Do what CuPy does for functions of NumPy."""
         named = {name: self._inner(value) for name, value in kwargs.items()}
         values = function(*self._inner(args), **named)
-        return CardArray.of(values) if isinstance(values, np.ndarray) else values
+        if not isinstance(values, np.ndarray):
+            return values
+        if function in VIEWS:
+            return self._view(values, self)
+        return CardArray.of(values)
 
     def __array_ufunc__(self, function, method, *args, out=(), **kwargs):
         """Do what CuPy does for ufuncs of NumPy, which it refuses for arrays of NumPy."""

@@ -453,7 +453,10 @@ class SegmentPlan(BlockwisePlan):
 
     def _reason(self) -> str:
         blocks = "blocks are the chunks of the input"
-        if self.joined:
+        if self.overlapping:
+            blocks = "each block is read with all samples of its segments, so that none waits for "
+            blocks += "another"
+        elif self.joined:
             blocks = "blocks are as long as a segment at least, and the same for all arrays"
         rows = math.prod(map(max, self._other_chunks))
         sample_nbytes = sum(np.dtype(dtype).itemsize for dtype in self.dtypes)

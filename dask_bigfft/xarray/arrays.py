@@ -87,6 +87,15 @@ def parse_one_dim(array: Any, dim: Dims, default: Callable[[Hashable], bool]) ->
     return dims[0]
 
 
+def renamed_dims(array: xr.DataArray, dim: Hashable, new_dim: Hashable) -> list[Hashable]:
+    """Return the dimensions of an array, one of them by another name.
+
+    >>> renamed_dims(xr.DataArray(np.zeros((2, 3)), dims=("y", "x")), "x", "freq_x")
+    ['y', 'freq_x']
+    """
+    return [new_dim if name == dim else name for name in array.dims]
+
+
 def _refuse_without_frequencies(array: xr.DataArray | xr.Dataset) -> NoReturn:
     """Raise an error for an array that has no dimension to transform by default."""
     if not array.dims:

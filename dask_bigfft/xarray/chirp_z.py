@@ -14,6 +14,7 @@ from dask_bigfft.xarray.arrays import (
     over_variables,
     parse_one_dim,
     rebuilt,
+    renamed_dims,
     with_frequencies,
     with_numbered_chunks,
 )
@@ -83,7 +84,7 @@ def zoom_fft(
     axis = array.get_axis_num(name)
     low, high = parse_interval(fn)
     direction = np.sign(own.spacing)
-    new_dims = [f"{PREFIX}{name}" if other == name else other for other in array.dims]
+    new_dims = renamed_dims(array, name, f"{PREFIX}{name}")
     data = signal.zoom_fft(
         array.data,
         [low * direction, high * direction],
@@ -154,7 +155,7 @@ def czt(
     name = parse_one_dim(array, dim, lambda _: True)
     axis = array.get_axis_num(name)
     new_dim = f"{POINTS}{name}"
-    new_dims = [new_dim if other == name else other for other in array.dims]
+    new_dims = renamed_dims(array, name, new_dim)
     data = signal.czt(
         array.data,
         m,

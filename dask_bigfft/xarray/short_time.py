@@ -23,6 +23,7 @@ from dask_bigfft.xarray.arrays import (
     labelled_like,
     over_variables,
     parse_one_dim,
+    renamed_dims,
     with_numbered_chunks,
 )
 from dask_bigfft.xarray.attributes import (
@@ -97,7 +98,7 @@ def _with_slices(
         end - first,
     )
     new_dim = f"{PREFIX}{dim}"
-    dims = [new_dim if name == dim else name for name in array.dims]
+    dims = renamed_dims(array, dim, new_dim)
     if new_dim in array.dims:
         raise_invalid("dim", dim, f"a dimension whose new name is not in use: {new_dim}")
     earlier = [*frequency_attrs(array).values()]
@@ -129,7 +130,7 @@ def _slices(
 ) -> xr.DataArray:
     """Return spectra of slices by a function of `dask_bigfft.signal` along a dimension."""
     own = samples_of(array, dim)
-    new_dims = [f"{PREFIX}{dim}" if name == dim else name for name in array.dims]
+    new_dims = renamed_dims(array, dim, f"{PREFIX}{dim}")
     others = [name for name in array.dims if name != dim]
     data = work(
         array.data,

@@ -449,3 +449,18 @@ def test_the_command_line_names_an_incomplete_result(tmp_path, monkeypatch, caps
 def test_requests_are_values():
     request = request_of(Path("."), Path("out"))
     assert replace(request, append=True).is_short_time
+
+
+@pytest.mark.parametrize("compressors", ["auto", None])
+def test_a_plan_says_how_blocks_are_read(tmp_path, compressors):
+    x = random_array((2, 5000), "f8", 0)
+    source = stored(
+        tmp_path / "in.zarr",
+        x,
+        700,
+        compressors=compressors,
+    )
+    report = run(source, tmp_path / "out.zarr", "stft", **ASKED)
+    text = " ".join(report.plan.explain().split())
+    is_read_whole = "read with all samples of its segments" in text
+    assert is_read_whole == (compressors is None)

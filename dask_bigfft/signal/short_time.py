@@ -234,9 +234,9 @@ def parse_call(
 ) -> SliceCall:
     """Return the validated call of a function on one or two arrays.
 
-    With `slices_per_block`, each block but the last one has so many slices, or more if they would
-    be shorter than a window. With a `reader` of the array each block is read with all samples of
-    its slices, and has so many of them; the last one has what is left.
+    With `slices_per_block`, each block but the last one has so many slices, or more if it would be
+    shorter than a window. With a `reader` of the array no block is too short, since each is read
+    with all samples of its slices.
     """
     parse_signal_options(options)
     refuse_unsupported(

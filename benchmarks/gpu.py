@@ -7,6 +7,7 @@ is one of `PARTS`; ``ci/gpu-session`` runs them in commands of at most ten minut
 
 import contextlib
 import itertools
+import math
 import statistics
 import tempfile
 import threading
@@ -376,6 +377,12 @@ def filters(bench: Bench) -> None:
                     floor = nbytes / bench.up + nbytes / bench.down
                 of_floor = floor / figures["one plan"]
                 bench.results.add("filters", label, **figures, floor=floor, of_floor=of_floor)
+    for budget in (bench.budget, None):
+        where = "fits" if budget is None else f"{budget // MIB} MiB"
+        label = f"3D, f4, kernel of {KERNEL}^3, {where}"
+        if bench.results.lacks("filters", label):
+            figures = convolved(bench, GpuFilter(3, "rfftn", "f4", budget), nbytes)
+            bench.results.add("filters", label, **figures)
 
 
 @dataclass(frozen=True)
@@ -421,6 +428,56 @@ def filtered(bench: Bench, array: GpuFilter, nbytes: int) -> dict[str, Any]:
         "gain": core.ratio(times["two plans"], times["one plan"]),
         **core.outcome(worst(checks)),
     }
+
+
+#: Length of each axis of the kernel of a convolution.
+KERNEL = 65
+
+
+def convolved(bench: Bench, array: GpuFilter, nbytes: int) -> dict[str, Any]:
+    """Return the seconds of a convolution with a small kernel, and a check."""
+    data = GpuData.of(nbytes, bench.size(256 * MIB), True, array.budget or 0)
+    problem = replace(data.whole(array.ndim, array.dtype), kind=array.kind)
+    fill_memory(data.memory, problem.dtype)
+    x = data.array(problem.shape, problem.dtype)
+    kernel = np.random.default_rng(1).standard_normal((KERNEL,) * array.ndim).astype(problem.dtype)
+    y = signal.fftconvolve(x, kernel, "same", device="gpu", device_memory_limit=array.budget)
+    whole_array = data.whole_array(problem)
+    dispatch.release()  # the next engine sees the memory that is free then
+    with device_held(array.budget) if array.budget else contextlib.nullcontext():
+        check = check_convolution(whole_array, kernel, y.persist())
+        times = alternate({"one plan": y.persist}, bench.args.repeat)
+    run = report(y).runs[0]
+    return {
+        "rounds": run.plan.notation,
+        "crossings": round(run.passes, 2),
+        "one plan": statistics.median(times["one plan"]),
+        **core.outcome(check),
+    }
+
+
+def check_convolution(x: np.ndarray, kernel: np.ndarray, result: Any) -> dict[str, Any]:
+    """Compare samples of a convolution in mode "same" with sums by its definition."""
+    rng = np.random.default_rng(2)
+    half = len(kernel) // 2
+    reversed_kernel = kernel[(slice(None, None, -1),) * kernel.ndim].astype("f8")
+    errors = []
+    for _ in range(operators.SAMPLES):
+        place = [int(rng.integers(n)) for n in x.shape]
+        near = []
+        inside = []
+        for index, n in zip(place, x.shape, strict=True):
+            first = max(index - half, 0)
+            last = min(index + half + 1, n)
+            near.append(slice(first, last))
+            inside.append(slice(first - index + half, last - index + half))
+        expected = np.sum(x[tuple(near)] * reversed_kernel[tuple(inside)])
+        cell = tuple(slice(index, index + 1) for index in place)
+        value = float(np.asarray(result[cell]).item())
+        errors.append(abs(value - float(expected)))
+    usual = math.sqrt(kernel.size) * float(np.std(x[:8]))
+    tolerance = 64 * float(np.finfo(x.dtype).eps) * usual * math.log2(x.size)
+    return {"samples": max(errors), "tolerance": tolerance, "ok": max(errors) <= tolerance}
 
 
 # --- hybrid -----------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 ``python ci/imported_names.py PACKAGE ...`` imports each name of these packages, and of Python, that
 files of the package import or that `foreign_names` lists. Private ones, with an underscore, are
 marked. It also sends a block through distributed's shuffle, whose parameters no import tells, and
-compares SciPy's private functions with its public ones. The exit status is 1 if anything fails.
+compares SciPy's private functions, and cuFFT with given work areas, with public functions. The exit
+status is 1 if anything fails.
 """
 
 import ast
@@ -13,7 +14,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from pathlib import Path
 
@@ -123,13 +124,17 @@ def missing_c_functions() -> Iterator[str]:
                 yield f"C library {library}: function {name}: is missing"
 
 
-def self_tests() -> Iterator[str]:
+def self_tests(modules: set[str]) -> Iterator[str]:
     """Yield a line for each private surface that behaves otherwise than it is known."""
     from dask_bigfft.carriers.p2p import shuffle_module
+    from dask_bigfft.gpu.work_areas import work_areas
     from dask_bigfft.kernels.compiled import load_numba
     from dask_bigfft.kernels.libraries import get_library
 
-    for test in (shuffle_module, load_numba, get_library):
+    tests: list[Callable[[], object]] = [shuffle_module, load_numba, get_library]
+    if "cupy" in modules:
+        tests.append(work_areas)
+    for test in tests:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             test()
@@ -143,7 +148,7 @@ def main() -> int:
     problems = [*missing_names(modules | {"concurrent", "multiprocessing"})]
     if "cupy" in modules:
         problems += missing_c_functions()
-    problems += self_tests()
+    problems += self_tests(modules)
     for problem in problems:
         print(f"ci/canary: {problem}")
     print(f"ci/canary: {len(problems)} of the names and self-tests fail")

@@ -12,7 +12,9 @@
                    executor (device protocol, pipeline of tiles)
     CuPy           cuda (available GPUs, pinned memory)
                    cupy_gpu (device, host copies) -> ring (pageable memory) -> copy_threads
-                   kernels (copies that multiply), ffts (cuFFT calls and plans)
+                   kernels (copies that multiply)
+    cuFFT          batches (plans of CuPy) -> work_areas (their memory, self-test)
+                   -> ffts (calls and plans of the FFTs of an array)
 
 `testing.simulated` has a device that computes with NumPy, registered by `dispatch.use`.
 """

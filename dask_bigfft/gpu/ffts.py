@@ -5,20 +5,19 @@ dimension in the middle of an array needs three. Then one plan is executed repea
 before the dimension or over the elements after it, whichever are fewer.
 """
 
-import ctypes
 import functools
-import importlib
 import math
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.gpu import kernels
+from dask_bigfft.gpu.batches import Batch, Side, execute
 from dask_bigfft.gpu.cuda import cupy
 from dask_bigfft.gpu.operations import FFT, Block, Dim
+from dask_bigfft.gpu.work_areas import Plan, WorkAreas, work_areas
 from dask_bigfft.planner.tile_plan import aligned
 from dask_bigfft.transforms.factors import divisors
 
@@ -36,59 +35,6 @@ MORE_BATCHES = 4
 #: ones are done dimension by dimension, because the work area would be as large.
 LARGEST_NBYTES = 1 << 32
 LARGEST_SHARE = 1 / 16
-
-#: Smallest number that needs the 64-bit interface.
-WIDE = 2**31
-
-
-Ints = tuple[int, ...]
-
-
-class Side(NamedTuple):
-    """Layout of one side of a batch in memory, in elements of that side.
-
-    These are the stored lengths, the stride along the last dimension, and the distance between
-    transforms.
-    """
-
-    embed: Ints
-    stride: int
-    distance: int
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Batch of FFTs, as planned by cuFFT.
-
-    Parameters
-    ----------
-    kind : {"c2c", "r2c", "c2r"}
-        The transform.
-    n : tuple of int
-        Lengths.
-    source, target : Side
-        Layout before and after.
-    count : int
-        Number of transforms.
-    double : bool
-        True for double precision.
-    """
-
-    kind: str
-    n: Ints
-    source: Side
-    target: Side
-    count: int
-    double: bool
-
-    @property
-    def wide(self) -> bool:
-        """Return True if a number or the position of an element needs 64 bits."""
-        last = max(
-            math.prod(side.embed) * side.stride + self.count * side.distance
-            for side in (self.source, self.target)
-        )
-        return last >= WIDE
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,50 +245,11 @@ def _staged(
 MAX_PLANS = 64
 
 
-class _At:
-    """Address as an array argument of CuPy's plans, in ``data.ptr``."""
-
-    __slots__ = ("data", "ptr")
-
-    def __init__(self, ptr: int) -> None:
-        self.ptr = ptr
-        self.data = self
-
-
-@dataclass
-class _Plan:
-    """Plan of cuFFT.
-
-    Parameters
-    ----------
-    raw
-        The plan of CuPy.
-    need : int
-        Bytes of its work area.
-    taken : int
-        Bytes of device memory that the plan itself takes.
-    work : int
-        Address of its work area; 0 if it has none yet.
-    """
-
-    raw: Any
-    need: int
-    taken: int
-    work: int = 0
-
-
-@functools.cache
-def _library() -> Any:
-    """Return the cuFFT library loaded by CuPy, for a call that CuPy lacks."""
-    pathfinder = importlib.import_module("cuda.pathfinder")
-    return ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("cufft").abs_path)
-
-
 class FFTPlans:
     """FFT plans of one owner on one GPU, for one thread at a time, as cuFFT is not thread-safe.
 
-    Each plan uses the work area given in the call. CuPy's cache of plans is not used, because its
-    plans may run in two streams at a time.
+    Plans use the work area given in the call (`work_areas`). CuPy's cache of plans is not used,
+    because its plans may run in two streams at a time.
 
     Parameters
     ----------
@@ -355,7 +262,7 @@ class FFTPlans:
     def __init__(self, most: int = MOST_NBYTES, max_plans: int = MAX_PLANS) -> None:
         self.most = most
         self.max_plans = max_plans
-        self._plans: OrderedDict[Batch, _Plan] = OrderedDict()
+        self._plans: OrderedDict[Batch, Plan] = OrderedDict()
 
     @property
     def taken(self) -> int:
@@ -368,6 +275,11 @@ class FFTPlans:
         _, total = cupy().cuda.runtime.memGetInfo()
         return max(LARGEST_NBYTES, int(total * LARGEST_SHARE))
 
+    @functools.cached_property
+    def _work_areas(self) -> WorkAreas:
+        """Work areas of the GPU that is current at first use."""
+        return work_areas()
+
     def prepare(self, op: FFT) -> int:
         """Make the plans of an FFT, and return the size of their work area in bytes.
 
@@ -379,7 +291,7 @@ class FFTPlans:
             if call.batch in self._plans:
                 self._plans.move_to_end(call.batch)
             else:
-                self._plans[call.batch] = _planned(call.batch)
+                self._plans[call.batch] = self._work_areas.new_plan(call.batch)
             need = aligned(self._plans[call.batch].need) + _staging_nbytes(call)
             work_nbytes = max(work_nbytes, need)
         return work_nbytes
@@ -414,14 +326,14 @@ class FFTPlans:
         work: int,
     ) -> None:
         """Enqueue one call of an FFT; a staged real side is copied to or from the work area."""
-        cufft = cupy().cuda.cufft
-        direction = cufft.CUFFT_INVERSE if op.sign > 0 else cufft.CUFFT_FORWARD
         kind = call.batch.kind
         complex_nbytes = np.dtype(op.dtype).itemsize
         real_nbytes = complex_nbytes // 2
         source_nbytes = real_nbytes if kind == "r2c" else complex_nbytes
         target_nbytes = real_nbytes if kind == "c2r" else complex_nbytes
-        plan = self._plan(call.batch, work)
+        plan = self._plans.get(call.batch)
+        if plan is None:
+            raise DeviceError(f"no plan was made for {call.batch} before it is needed")
         staging = work + aligned(plan.need)
         plan_source = source
         plan_target = target
@@ -435,10 +347,11 @@ class FFTPlans:
             )
         elif call.staged is not None:
             plan_target = staging
-        for i in range(call.times):
-            source_address = plan_source + i * call.source_step * source_nbytes
-            target_address = plan_target + i * call.target_step * target_nbytes
-            plan.raw.fft(_At(source_address), _At(target_address), direction)
+        with self._work_areas.used(plan, work):
+            for i in range(call.times):
+                source_address = plan_source + i * call.source_step * source_nbytes
+                target_address = plan_target + i * call.target_step * target_nbytes
+                execute(plan.raw, source_address, target_address, op.sign)
         if call.staged is not None and kind == "c2r":
             kernels.copy(
                 kernels.back(_staging_dims(call)),
@@ -446,19 +359,6 @@ class FFTPlans:
                 staging,
                 target,
             )
-
-    def _plan(self, batch: Batch, work: int) -> _Plan:
-        """Return the prepared plan of a batch, set to a work area."""
-        plan = self._plans.get(batch)
-        if plan is None:
-            raise DeviceError(f"no plan was made for {batch} before it is needed")
-        if plan.need and plan.work != work:
-            handle = ctypes.c_int(plan.raw.handle)
-            status = _library().cufftSetWorkArea(handle, ctypes.c_void_p(work))
-            if status:
-                raise DeviceError(f"cuFFT refused a work area with status {status}")
-            plan.work = work
-        return plan
 
     def trim(self) -> None:
         """Drop the least recently used plans above `max_plans`, while nothing runs."""
@@ -482,59 +382,3 @@ def _staging_nbytes(call: Call) -> int:
     """Return the bytes of the dense copy of a call's real side."""
     real = 8 if call.batch.double else 4
     return 0 if call.staged is None else aligned(math.prod(call.staged) * real)
-
-
-def _planned(batch: Batch) -> _Plan:
-    """Return a new plan of a batch, whose work area is set at execution."""
-    cuda = cupy().cuda
-    requested = 0
-    owner = object()
-
-    def allocate(size: int) -> Any:
-        """Record the size that is requested, without allocation; the address is not used."""
-        nonlocal requested
-        requested = max(requested, size)
-        memory = cuda.memory.UnownedMemory(256, size, owner)
-        return cuda.memory.MemoryPointer(memory, 0)
-
-    free_before, _ = cuda.runtime.memGetInfo()
-    with cuda.using_allocator(allocate):
-        raw = _make_plan(cuda.cufft, batch)
-    # cuFFT copies tables in the null stream, for which our streams do not wait.
-    cuda.Stream.null.synchronize()
-    free_after, _ = cuda.runtime.memGetInfo()
-    return _Plan(raw, requested, max(0, int(free_before - free_after)))
-
-
-def _make_plan(cufft: Any, batch: Batch) -> Any:
-    """Return a plan of cuFFT, with 64-bit sizes where needed."""
-    if not batch.wide:
-        name = {"c2c": "ZZ", "r2c": "DZ", "c2r": "ZD"}[batch.kind]
-        if not batch.double:
-            name = name.replace("Z", "C").replace("D", "R")
-        kind = getattr(cufft, f"CUFFT_{name[0]}2{name[1]}")
-        return cufft.PlanNd(
-            batch.n,
-            *batch.source,
-            *batch.target,
-            kind,
-            batch.count,
-            "C",
-            0,
-            None,
-        )
-    real, complex_ = ("d", "D") if batch.double else ("f", "F")
-    before = real if batch.kind == "r2c" else complex_
-    after = real if batch.kind == "c2r" else complex_
-    return cufft.XtPlanNd(
-        batch.n,
-        *batch.source,
-        before,
-        *batch.target,
-        after,
-        batch.count,
-        complex_,
-        order="C",
-        last_axis=0,
-        last_size=None,
-    )

@@ -31,14 +31,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import scipy.fft
 from numpy.lib.stride_tricks import as_strided
 
-from dask_bigfft import config, files
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentError, FallbackWarning, KernelError, raise_invalid
 from dask_bigfft.events import current_place, measured
@@ -46,6 +44,7 @@ from dask_bigfft.kernels.copies import copy_array, regular_strides
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory.arena import ordinary_block
+from dask_bigfft.self_tests import ALLOWED, relative_error, wrong_result
 from dask_bigfft.system import deep_binding, loaded_library
 from dask_bigfft.transforms.layout import LONG_BYTES, ROW_BYTES, TILE_BYTES, half
 
@@ -703,9 +702,6 @@ BESIDE = 7
 #: Lengths of single lines in the self-test, some smooth, some with large prime factors.
 LINES = (126, 1000, 4096, 8216, 12836, 13352, 16384)
 
-#: Tolerance of a result in rounding errors, relative to its norm.
-ALLOWED = 64
-
 
 def self_test(library: FFTLibrary) -> str | None:
     """Return a description of a transform with wrong results on this machine, None if all pass.
@@ -724,15 +720,10 @@ def self_test(library: FFTLibrary) -> str | None:
             place = dtype if values.dtype.kind == "c" else COMPLEX_TO_REAL[dtype]
             x = ordinary_block(values.shape, place)  # aligned like the memory of blocks
             x[...] = values
-            off = _length(library._run(call, x, None) - expected) / _length(expected)
+            off = relative_error(library._run(call, x, None), expected)
             if not off <= ALLOWED * float(np.finfo(dtype).eps):
                 return f"{what} in {dtype} are off by {off:.1g}"
     return None
-
-
-def _length(values: Array) -> float:
-    """Return the norm of an array without BLAS, whose first threads take 0.2 s of CPU time."""
-    return float(np.sqrt(np.square(np.abs(values)).sum()))
 
 
 def _trials(rng: np.random.Generator) -> Iterator[tuple[str, Call, Array, Array]]:
@@ -748,9 +739,6 @@ def _trials(rng: np.random.Generator) -> Iterator[tuple[str, Call, Array, Array]
         yield f"lines of {n} values", Call("c2c", (1,), 1), x, scipy.fft.ifft(x, norm="forward")
 
 
-#: Version of the file that says which libraries have passed on this machine.
-PASSED_SCHEMA = 2
-
 #: Shapes of the arrays of which every option is compared with public functions, and the axes.
 OPTION_SHAPES = ((4, 5, 7), (5, 4, 8))
 OPTION_DIMS = ((2,), (0,), (0, 1), (2, 0, 1))
@@ -759,25 +747,23 @@ OPTION_DIMS = ((2,), (0,), (0, 1), (2, 0, 1))
 def _wrong_result(library: FFTLibrary) -> str | None:
     """Return a description of wrong results of a library on this machine, None if all are right.
 
-    A test takes some hundredths of a second. A file beside the machine's profile says which
-    versions have passed. Libraries that call other packages are tested in every process, because
-    those change without them.
+    A test takes some hundredths of a second. Libraries that call other packages are tested in every
+    process, because those change without them.
     """
-    path = Path(config.get("bigfft.wisdom.directory"), "self-test.json")
+
+    def test() -> str | None:
+        """Return a wrong result, None if there is none."""
+        wrong = self_test(library)
+        if wrong is None and isinstance(library, DuccOfSciPy):
+            wrong = _option_test(library)
+        return wrong
+
+    if not library.is_self_contained:
+        return test()
     versions = {"numpy": np.__version__, "scipy": scipy.__version__}
     if library.name not in versions:
         versions[library.name] = version_of(library.name)
-    context = {"machine": files.machine(), "versions": versions}
-    passed = files.read_json(path, PASSED_SCHEMA, lambda content: dict(content["passed"])) or {}
-    if library.is_self_contained and passed.get(library.name) == context:
-        return None
-    wrong = self_test(library)
-    if wrong is None and isinstance(library, DuccOfSciPy):
-        wrong = _option_test(library)
-    if wrong is None and library.is_self_contained:
-        passed[library.name] = context
-        files.write_json(path, {"schema": PASSED_SCHEMA, "passed": passed})
-    return wrong
+    return wrong_result(library.name, versions, test)
 
 
 def _option_test(library: FFTLibrary) -> str | None:
@@ -794,7 +780,7 @@ def _option_test(library: FFTLibrary) -> str | None:
             in_place = library._run(call, x, None)
             tolerance = ALLOWED * max(float(np.finfo(real).eps), float(np.finfo(float).eps))
             for result in in_place, into_other:
-                off = _length(result - expected) / _length(expected)
+                off = relative_error(result, expected)
                 if not (off <= tolerance and result.dtype == out.dtype):
                     return f"{call} in {dtype} is off by {off:.1g}"
     return None

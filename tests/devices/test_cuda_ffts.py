@@ -1,40 +1,21 @@
 """FFTs by cuFFT: its batches, done by SciPy at their strides in memory, are SciPy's transforms."""
 
-import contextlib
 import math
-from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.fft
 from devices.blocks import memory
+from devices.cufft import GPU
 
 from dask_bigfft.errors import DeviceError
-from dask_bigfft.gpu import ffts, kernels
+from dask_bigfft.gpu import batches, ffts, kernels, work_areas
 from dask_bigfft.gpu.ffts import FFTPlans, fft_calls
 from dask_bigfft.gpu.operations import FFT
 from dask_bigfft.testing.strategies import random_array
 
 RNG = np.random.default_rng(5)
 GUARD = 64
-
-
-def elements(
-    address,
-    n,
-    embed,
-    stride,
-    distance,
-    count,
-    dtype,
-):
-    """Every element of every transform of a batch, as a view of its memory."""
-    steps = [math.prod(embed[axis + 1 :]) * stride for axis in range(len(n))]
-    shape, steps = (count, *n), (distance, *steps)
-    size = 1 + sum((length - 1) * step for length, step in zip(shape, steps, strict=True))
-    flat = memory(address, (size,), dtype)
-    return np.lib.stride_tricks.as_strided(flat, shape, [s * flat.itemsize for s in steps])
 
 
 def copied(dims, itemsize, source, target, **_):
@@ -49,106 +30,13 @@ def copied(dims, itemsize, source, target, **_):
     views[1][...] = views[0]
 
 
-class Plan:
-    """A plan of cuFFT's that is done by SciPy."""
-
-    handle = 0
-
-    def __init__(
-        self,
-        n,
-        source,
-        target,
-        kind,
-        count,
-    ):
-        self.n = n
-        self.sides = (source, target)
-        self.kind = kind
-        self.count = count
-
-    def fft(self, come, go, direction):
-        half = (*self.n[:-1], self.n[-1] // 2 + 1)
-        ends = []
-        for side, array, kind in zip(self.sides, (come, go), self.kind.split("2"), strict=True):
-            real = kind in "DR"
-            assert array.data.ptr % (16 if kind in "DZ" else 8) == 0  # cuFFT refuses others
-            n = self.n if real or self.kind in ("Z2Z", "C2C") else half
-            dtype = {
-                "Z": "c16",
-                "C": "c8",
-                "D": "f8",
-                "R": "f4",
-            }[kind]
-            ends.append(elements(array.data.ptr, n, *side, self.count, dtype))
-        x, y = ends
-        if self.kind in ("D2Z", "R2C"):
-            y[...] = scipy.fft.rfft(x, axis=1)
-        elif self.kind in ("Z2D", "C2R"):
-            y[...] = scipy.fft.irfft(
-                x,
-                self.n[0],
-                axis=1,
-                norm="forward",
-            )
-        else:
-            y[...] = scipy.fft.fftn(x, axes=range(1, x.ndim))
-
-
-class GPU:
-    """As much of CuPy as FFTs take; counts the plans of each kind, and how often it waits."""
-
-    def __init__(self, plan_nbytes=0):
-        self.plans = Counter()
-        self.waits = 0
-        self.free = 1 << 30
-        self.plan_nbytes = plan_nbytes
-        self.allocate = None
-        kinds = {f"CUFFT_{name}": name for name in ("C2C", "R2C", "C2R", "Z2Z", "D2Z", "Z2D")}
-        stream = SimpleNamespace(synchronize=self.wait)
-        pointers = {"UnownedMemory": lambda at, n, owner: n, "MemoryPointer": lambda n, at: n}
-        self.cuda = SimpleNamespace(
-            cufft=SimpleNamespace(
-                PlanNd=self.plan, XtPlanNd=self.wide, CUFFT_FORWARD=-1, CUFFT_INVERSE=1, **kinds
-            ),
-            memory=SimpleNamespace(**pointers),
-            Stream=SimpleNamespace(null=stream),
-            runtime=SimpleNamespace(memGetInfo=lambda: (self.free, 1 << 30)),
-            using_allocator=self.using,
-            get_current_stream=lambda: None,
-        )
-
-    def wait(self):
-        self.waits += 1
-
-    @contextlib.contextmanager
-    def using(self, allocate):
-        self.allocate = allocate
-        yield
-        self.allocate = None
-
-    def plan(self, n, e0, s0, d0, e1, s1, d1, kind, count, *rest):
-        self.plans["of 32 bits"] += 1
-        if self.plan_nbytes:
-            assert self.allocate(1000) == 1000
-        self.free -= self.plan_nbytes
-        return Plan(
-            n,
-            (e0, s0, d0),
-            (e1, s1, d1),
-            kind,
-            count,
-        )
-
-    def wide(self, *arguments, **keywords):
-        self.plans["of 64 bits"] += 1
-        return Plan(*[None] * 5)
-
-
 @pytest.fixture
 def gpu(monkeypatch):
-    stand_in = GPU()
-    monkeypatch.setattr(ffts, "cupy", lambda: stand_in)
+    stand_in = GPU(least_nbytes=256)
+    for module in (batches, ffts, work_areas):
+        monkeypatch.setattr(module, "cupy", lambda: stand_in)
+    monkeypatch.setattr(ffts, "work_areas", work_areas.GivenWorkAreas)  # which pass the self-test
+    monkeypatch.setattr(work_areas, "_library", lambda: stand_in)
     monkeypatch.setattr(kernels, "copy", copied)
     return stand_in
 
@@ -295,7 +183,7 @@ def test_plans_are_made_once_and_before_they_are_needed(gpu):
     own = FFTPlans(max_plans=3)
     gpu.plan_nbytes = 96
     ops = [FFT("c2c", (n, 8), (n, 8), (1,), -1, "<c16") for n in range(2, 6)]
-    assert [own.prepare(op) for op in (*ops[:3], ops[0])] == [1024] * 4
+    assert [own.prepare(op) for op in (*ops[:3], ops[0])] == [256, 512, 512, 256]
     assert gpu.plans == {"of 32 bits": 3}
     assert gpu.waits == 3
     assert own.taken == 3 * 96

@@ -6,7 +6,8 @@ transfers bypass it (``O_DIRECT``). Data that is not aligned, the rest after the
 and file systems without direct I/O use ordinary calls.
 
 A direct call waits for the disk, which can do several at a time. So a task hands its reads and
-writes to a thread pool of the process (`Underway`) and does other work meanwhile.
+writes to a thread pool of the process (`Underway`) and does other work meanwhile. A task that ends
+with a write need not wait for it (`WriteBehind`), so that the disk is busy while tasks compute.
 """
 
 import contextlib
@@ -154,6 +155,17 @@ def _mark_thread() -> None:
 system.after_fork(_pool.cache_clear)
 
 
+def _started(nbytes: int, call: Callable[[], T]) -> Future[T]:
+    """Start a call that reads or writes `nbytes` in the pool, or make it at once."""
+    threads = config.get("bigfft.scratch.threads")
+    if nbytes < LEAST or threads < 2 or hasattr(_pool_threads, "is_one"):
+        future = Future[T]()
+        future.set_result(call())
+        return future
+    run = contextvars.copy_context().run  # events name the task's plan and round
+    return _pool(threads).submit(run, call)
+
+
 class Underway(Generic[T]):
     """Concurrent reads and writes of one task, all of which end with the ``with`` block.
 
@@ -174,14 +186,7 @@ class Underway(Generic[T]):
 
     def start(self, nbytes: int, call: Callable[[], T]) -> None:
         """Start a call that reads or writes `nbytes`."""
-        threads = config.get("bigfft.scratch.threads")
-        if nbytes < LEAST or threads < 2 or hasattr(_pool_threads, "is_one"):
-            future = Future[T]()
-            future.set_result(call())
-        else:
-            run = contextvars.copy_context().run  # events name the task's plan and round
-            future = _pool(threads).submit(run, call)
-        self._calls.append(future)
+        self._calls.append(_started(nbytes, call))
 
     def results(self) -> list[T]:
         """Wait for all started calls and return their results in order.
@@ -200,6 +205,69 @@ class Underway(Generic[T]):
         for call in self._calls:
             call.cancel()
         wait(self._calls)
+
+
+class WriteBehind:
+    """Writes of many tasks, which go on while the tasks compute, until the ``with`` block ends.
+
+    Writes run at once where those of `Underway` do. They also do in other processes: a copy of this
+    object lets none wait.
+
+    Parameters
+    ----------
+    most : int
+        Maximum number of writes under way. A task that starts another one waits for one of them.
+        With 0 all writes run at once.
+
+    Examples
+    --------
+    >>> with WriteBehind(2) as writes:
+    ...     for text in ("one", "other"):
+    ...         writes.start(LEAST, partial(len, text))
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._free = threading.Semaphore(most)
+        self._errors: list[BaseException] = []
+
+    def start(self, nbytes: int, call: Callable[[], object]) -> None:
+        """Start a call that writes `nbytes`; raise the error of an earlier one."""
+        if not self.most:
+            call()
+            return
+        self._free.acquire()
+        try:
+            self._raise_error()
+            write = _started(nbytes, call)
+        except BaseException:
+            self._free.release()
+            raise
+        write.add_done_callback(self._end)
+
+    def _end(self, write: "Future[Any]") -> None:
+        """Take note of a write that has ended."""
+        error = write.exception()
+        if error is not None:
+            self._errors.append(error)
+        self._free.release()
+
+    def _raise_error(self) -> None:
+        """Raise the error of the first write that failed, if any."""
+        if self._errors:
+            raise self._errors[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (0,)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for _write in range(self.most):  # all writes have ended once all places are free
+            self._free.acquire()
+        if kind is None:
+            self._raise_error()
 
 
 # --- files ----------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from dask_bigfft import config
 from dask_bigfft.api.arguments import parse_chunks
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.exchange import folders
-from dask_bigfft.files import sync_path
+from dask_bigfft.files import WriteBehind, sync_path
 from dask_bigfft.runs.labels import (
     labels_of,
     labels_of_array,
@@ -71,8 +71,13 @@ LEAST_NBYTES = 1 << 16
 class ColumnSink(Sink):
     """Sink of the columns of a result from one on."""
 
-    def __init__(self, target: Target, first_column: int) -> None:
-        super().__init__(target)
+    def __init__(
+        self,
+        target: Target,
+        first_column: int,
+        writes: WriteBehind,
+    ) -> None:
+        super().__init__(target, writes=writes)
         self.first_column = first_column
         self.shape = (*self.shape[:-1], self.shape[-1] - first_column)
 
@@ -188,6 +193,7 @@ class ShortTimeRun:
             slices_per_block=blocks[-1],
             reader=self.reader,
             writing=self.request.writing(self.x.dtype),
+            is_stored=True,
         )
 
     def blocks(self) -> tuple[int, ...]:
@@ -431,7 +437,7 @@ def _whole(
             labels=run.result_labels(),
             compressors=request.compressors,
         )
-        store(_in_blocks(call, blocks), ColumnSink(target, 0))
+        _store_columns(call, target, 0, store)
         target.finish(request.overwrite)
     except BaseException:
         targets.discard(partial)
@@ -439,9 +445,17 @@ def _whole(
     return run.done(call.plan, started, 0)
 
 
-def _in_blocks(call: SliceCall, blocks: tuple[int, ...]) -> da.Array:
-    """Return spectra in the blocks of a stored array; the last of a call may have to be cut."""
-    return cast("da.Array", call.spectra().rechunk(blocks))
+def _store_columns(
+    call: SliceCall,
+    target: Target,
+    first_column: int,
+    store: Store,
+) -> None:
+    """Store the spectra of a call as the columns of a result from one on."""
+    # The last block of a call may have to be cut.
+    spectra = cast("da.Array", call.spectra().rechunk(target.blocks))
+    with WriteBehind(call.plan.blocks_behind) as writes:
+        store(spectra, ColumnSink(target, first_column, writes))
 
 
 # --- continuation ---------------------------------------------------------------------------
@@ -478,7 +492,7 @@ def _appended(
     _mark(target, {**record, "complete": False})
     target.array.resize(run.shape)
     if call is not None:
-        store(_in_blocks(call, blocks), ColumnSink(target, first_column))
+        _store_columns(call, target, first_column, store)
     _replace_coordinates(target, run.result_labels(), request.compressors)
     _sync_columns(target, first_column // columns)
     _mark(target, {**record, **run.record(), "complete": True})

@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from dask_bigfft.dask_private import is_expression
 from dask_bigfft.events import emit
 from dask_bigfft.exchange import folders
 from dask_bigfft.exchange.scratch import RESULT, Scratch
-from dask_bigfft.files import explained, sync_path
+from dask_bigfft.files import WriteBehind, explained, sync_path
 from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.storage import targets
 
@@ -38,12 +39,15 @@ class Sink:
     parts : mapping of block to block
         Block of the last round for each block that is a part of one. Its file is deleted once all
         parts are stored.
+    writes : WriteBehind
+        Writes of blocks that their tasks do not wait for. By default all tasks wait.
     """
 
     target: targets.Target
     scratch: Scratch | None = None
     exchange: str | None = None
     parts: Mapping[Block, Block] = field(default_factory=dict)
+    writes: WriteBehind = field(default_factory=partial(WriteBehind, 0))
 
     def __post_init__(self) -> None:
         self.shape = self.target.array.shape
@@ -57,6 +61,10 @@ class Sink:
         return uuid.uuid4().hex
 
     def __setitem__(self, index: tuple[slice, ...], values: Any) -> None:
+        self.writes.start(values.nbytes, partial(self._write, index, values))
+
+    def _write(self, index: tuple[slice, ...], values: Any) -> None:
+        """Write a block, and record it in the scratch folder."""
         started = time.perf_counter()
         pairs = zip(index, self.target.blocks, strict=True)
         block = tuple((slice_.start or 0) // length for slice_, length in pairs)

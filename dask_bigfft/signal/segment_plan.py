@@ -75,7 +75,7 @@ class SegmentForecast:
     spectra : int
         Sums of spectra that wait for others; for a median, the spectra of all segments of the rows
         that threads work on, and a block of them for each thread; for short-time transforms, blocks
-        of the result.
+        of the result that are computed and written.
     result : int
         The result of an average.
     writing : int
@@ -222,6 +222,8 @@ class SegmentPlan(BlockwisePlan):
         Bytes of a block of the source, if such blocks are cut into those of the plan; 0 otherwise.
     writing : ResultWriting
         Memory of tasks that store a block of the result.
+    is_stored : bool
+        True if tasks store the blocks of the result.
     """
 
     function: str
@@ -240,6 +242,7 @@ class SegmentPlan(BlockwisePlan):
     overlapping: bool = False
     cut_nbytes: int = 0
     writing: ResultWriting = NOT_STORED
+    is_stored: bool = False
 
     @property
     def notation(self) -> str:
@@ -342,6 +345,12 @@ class SegmentPlan(BlockwisePlan):
         )
 
     @property
+    def blocks_behind(self) -> int:
+        """Blocks of the result that are written while all threads compute others."""
+        is_behind = self.is_stored and self.machine.shared
+        return min(self.machine.threads, math.prod(map(len, self.chunks))) if is_behind else 0
+
+    @property
     def _other_chunks(self) -> list[tuple[int, ...]]:
         """Chunks of the axes other than that of the samples."""
         return [chunks for axis, chunks in enumerate(self.chunks) if axis != self.axis]
@@ -371,7 +380,8 @@ class SegmentPlan(BlockwisePlan):
             last_nbytes = 0
             if self.has_smaller_end:
                 last_nbytes = rows * len(self.inside[-1]) * self._spectrum_nbytes
-            return threads * self._result_block_nbytes(rows) + last_nbytes
+            blocks = threads + self.blocks_behind
+            return blocks * self._result_block_nbytes(rows) + last_nbytes
         if self.average == "median":
             return self._collected_nbytes(rows, threads)
         sums = 2 * len(self.chunks[self.axis])

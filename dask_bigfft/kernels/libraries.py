@@ -453,18 +453,19 @@ def _scipy() -> FFTLibrary:
         If SciPy's private functions are not as they are known, or give other results than its
         public ones.
     """
-    problem = ""
-    for kind in DuccOfSciPy, PocketFFT:
+    problems: list[str] = []
+    for kind in DuccOfSciPy, PocketFFT:  # a release has one of them
         try:
             library = kind()
         except (ImportError, AttributeError, TypeError) as error:
-            problem = str(error)
+            problems.append(str(error))
             continue
-        problem = _wrong_result(library) or ""
-        if not problem:
+        wrong = _wrong_result(library)
+        if wrong is None:
             return library
+        problems.append(wrong)
     text = f"numpy.fft is used in place of private functions of SciPy {scipy.__version__}, which "
-    text += f"are not as dask_bigfft knows them ({problem}): FFTs are slower"
+    text += f"are not as dask_bigfft knows them ({'; '.join(problems)}): FFTs are slower"
     warnings.warn(text, FallbackWarning, stacklevel=2)
     return NumPy()
 

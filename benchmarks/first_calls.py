@@ -38,7 +38,9 @@ SELECTED = (
     "64 MiB, 3D, complex",
     "256 MiB, 1D, real",
     "256 MiB, 3D, real",
+    "256 MiB, 3D, complex",
     "512 MiB, 2D, real",
+    "512 MiB, 3D, complex",
     "1024 MiB, 3D, real",
 )
 WITH_EMPTY_CACHE = "64 MiB, 3D, real"
@@ -50,8 +52,10 @@ TURNS_OF_LARGE = 3
 #: Function by the character of its row: of real and of complex input.
 FUNCTIONS = {"real": "rfftn", "complex": "fftn"}
 
-#: Memory that is touched before each call, in units of the input: more than any of them uses.
-TOUCHED = 4
+#: Memory that is touched before each call, in units of the input, and its maximum in bytes: more
+#: than any of the calls uses. With it a process has less than 4 GiB.
+TOUCHED = 5
+MAX_TOUCHED_NBYTES = 11 << 28
 
 #: Bytes of a part of memory that one of several threads fills.
 PART_NBYTES = 1 << 26
@@ -72,8 +76,8 @@ ON_GPU = "gpu"
 TORCH = "torch"
 TOUCHING = "touching"
 
-#: Modules whose imports are compared.
-IMPORTS = ("dask.array", "dask_bigfft.fft")
+#: Modules whose imports, and exits of processes after them, are compared.
+IMPORTS = ("scipy.fft", "dask.array", "dask_bigfft.fft")
 
 
 def shape_of(mib: float, ndim: int, itemsize: int) -> tuple[int, ...]:
@@ -86,8 +90,9 @@ def shape_of(mib: float, ndim: int, itemsize: int) -> tuple[int, ...]:
     return tuple(1 << (bits + axis) // ndim for axis in range(ndim))
 
 
-def touch(nbytes: int) -> None:
-    """Write to as much memory in several threads, and free it."""
+def touch_before(input_nbytes: int) -> None:
+    """Write in several threads to as much memory as a call may use, and free it."""
+    nbytes = min(TOUCHED * input_nbytes, MAX_TOUCHED_NBYTES)
     memory = np.empty(nbytes, np.uint8)
     parts = [memory[low : low + PART_NBYTES] for low in range(0, nbytes, PART_NBYTES)]
     with ThreadPoolExecutor() as pool:
@@ -128,20 +133,20 @@ def first_call(
     if library == "scipy.fft":
         import scipy.fft
 
-        touch(TOUCHED * x.nbytes)
+        touch_before(x.nbytes)
         started = time.monotonic()
         y = getattr(scipy.fft, name)(x, workers=threads)
     elif library == TORCH:
         import torch
 
-        touch(TOUCHED * x.nbytes)
+        touch_before(x.nbytes)
         started = time.monotonic()
         spectrum = getattr(torch.fft, name)(torch.from_numpy(x).cuda())
         y = spectrum.cpu().numpy()
     elif library == ON_GPU:
         from dask_bigfft import fft
 
-        touch(TOUCHED * x.nbytes)
+        touch_before(x.nbytes)
         started = time.monotonic()
         lazy = getattr(fft, name)(x, device="gpu")
         y = lazy.compute(scheduler="threads", num_workers=threads)
@@ -150,7 +155,7 @@ def first_call(
 
         from dask_bigfft import fft
 
-        touch(TOUCHED * x.nbytes)
+        touch_before(x.nbytes)
         started = time.monotonic()
         if library == "da.fft":
             lazy = getattr(da.fft, name)(da.from_array(x, chunks=-1, name=False))
@@ -166,7 +171,7 @@ def touching(kind: str, shape: Sequence[int]) -> dict[str, Any]:
     """Return the time in which this process writes to as many bytes as a result has."""
     *others, last = shape
     length = last // 2 + 1 if kind == "real" else last
-    touch(TOUCHED * int(np.prod(shape)) * 8)
+    touch_before(int(np.prod(shape)) * 8)
     started = time.monotonic()
     np.empty((*others, length), "c8").fill(1)
     seconds = time.monotonic() - started
@@ -209,10 +214,17 @@ def frequency(x: np.ndarray, place: Sequence[int]) -> complex:
 
 
 def imported(module: str) -> dict[str, Any]:
-    """Return the seconds of an import."""
+    """Return the seconds of an import, and when the process began to exit."""
     started = time.monotonic()
     __import__(module)
-    return {"seconds": time.monotonic() - started}
+    ended = time.monotonic()
+    return {"seconds": ended - started, "exits": ended}
+
+
+def run_import(module: str) -> dict[str, Any]:
+    """Return the seconds of an import in a new process, and of the exit of that process."""
+    answer = core.call(imported, module)
+    return {"seconds": answer["seconds"], "exit": time.monotonic() - answer["exits"]}
 
 
 def run(
@@ -313,8 +325,11 @@ def main(argv: Sequence[str]) -> int:
         results.add(section, name, **row_of(runs))
     modules = list(results.missing("import", [name for name in chosen if name in IMPORTS]))
     if modules:
-        runs = core.in_turns(modules, args.repeat, lambda module: core.call(imported, module))
+        runs = core.in_turns(modules, args.repeat, run_import)
         for module in modules:
-            seconds = core.median([answer["seconds"] for answer in runs[module]])
-            results.add("import", module, seconds=seconds, ok=True)
+            medians = {
+                name: core.median([answer[name] for answer in runs[module]])
+                for name in ("seconds", "exit")
+            }
+            results.add("import", module, **medians, n=args.repeat, ok=True)
     return int(not results.ok)

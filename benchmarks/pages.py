@@ -79,7 +79,10 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
                 "name=input | first.gpu=ours, s | first.torch=torch, s | "
                 "first.touching=writing to the result, s | n=processes",
             ),
-            "import": ("Imports", "name=module | seconds=s"),
+            "import": (
+                "Imports, and the exit of a process after them",
+                "name=module | seconds=import, s | exit=exit, s | n=processes",
+            ),
         },
     ),
     "out_of_core": (

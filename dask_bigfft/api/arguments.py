@@ -11,11 +11,13 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, cast, get_args
 
+import dask
 import dask.array as da
 import numpy as np
 from dask.array.core import normalize_chunks
 from dask.array.utils import meta_from_array
 from dask.base import is_dask_collection
+from dask.utils import parse_bytes
 
 from dask_bigfft import config
 from dask_bigfft.carriers.names import Chunks
@@ -155,10 +157,25 @@ def _lazy_array(a: Any) -> da.Array:
     if a.nbytes >= LOOPS_NBYTES:
         import_beside()
     values = snapshot(a)
-    chunks = normalize_chunks("auto", a.shape, dtype=a.dtype)
+    chunks = _chunks_in_memory(a)
     keys = itertools.product([name], *(range(len(sizes)) for sizes in chunks))
     blocks = {key: values[cut] for key, cut in zip(keys, slices_from_chunks(chunks), strict=True)}
     return da.Array(blocks, name, chunks, dtype=a.dtype)
+
+
+def _chunks_in_memory(a: Any) -> Chunks:
+    """Return chunks of dask's size: equal parts of the first axis if dask cuts that one.
+
+    Dask cuts all long axes, into parts of which the last one may have a single element. Its threads
+    would not be balanced, and the first round could not have an axis to itself.
+    """
+    chunks = cast("Chunks", normalize_chunks("auto", a.shape, dtype=a.dtype))
+    count = -(-a.nbytes // parse_bytes(dask.config.get("array.chunk-size")))
+    if len(chunks[0]) == 1 or count > len(a):
+        return chunks
+    edges = [len(a) * part // count for part in range(count + 1)]
+    rows = tuple(high - low for low, high in itertools.pairwise(edges))
+    return rows, *((size,) for size in a.shape[1:])
 
 
 def _array_like(a: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Transforms of NumPy arrays: what `dask.array.from_array` gives, copied by several threads."""
+"""Transforms of NumPy arrays: values of the call, copied by several threads."""
 
 import dask
 import dask.array as da
@@ -33,18 +33,33 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["f4", "c16", ">f8"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_an_array_is_copied_in_the_chunks_of_dask(shape, dtype, layout):
+def test_an_array_is_copied_in_blocks(shape, dtype, layout):
     x = LAYOUTS[layout](array_of(shape, dtype))
     assert x.nbytes >= SHARED_NBYTES
     x.flags.writeable = False
     with dask.config.set({"array.chunk-size": CHUNK_NBYTES, "scheduler": "threads"}):
-        of_dask = fft.fft(da.from_array(x), axis=0)
+        chunks = fft.fftshift(x).chunks
+        of_dask = fft.fft(da.from_array(x, chunks=chunks), axis=0)
         lazy = fft.fft(x, axis=0)
         expected = of_dask.compute()
         assert lazy.chunks == of_dask.chunks
         assert lazy.dtype == of_dask.dtype
         np.testing.assert_array_equal(lazy.compute(), expected)
         np.testing.assert_array_equal(lazy.compute(), expected)  # the copy is only read, too
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_blocks_are_equal_parts_of_the_first_axis_where_dask_cuts_it(shape):
+    x = array_of(shape)
+    with dask.config.set({"array.chunk-size": CHUNK_NBYTES}):
+        chunks = fft.fftshift(x).chunks
+        of_dask = da.from_array(x).chunks
+    if len(of_dask[0]) == 1:
+        assert chunks == of_dask
+        return
+    assert chunks[1:] == tuple((n,) for n in shape[1:])
+    assert max(chunks[0]) - min(chunks[0]) <= 1
+    assert x[: max(chunks[0])].nbytes < 1.01 * CHUNK_NBYTES
 
 
 @pytest.mark.parametrize("overwrite_x", [False, True])

@@ -10,7 +10,6 @@ become names of the blocks that dask-array makes::
             +------ operand ------> Calculation <------ graph --------+
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -20,6 +19,7 @@ import dask.array as da
 import numpy as np
 from dask.utils import key_split
 
+from dask_bigfft.api.arguments import explicit_signature
 from dask_bigfft.api.rows import RowCall, row_call
 from dask_bigfft.dask_private import (
     Alias,
@@ -44,7 +44,8 @@ def as_dask(x: Any) -> Any:
 def keeps_kind(function: Callable[P, Result]) -> Callable[P, Result]:
     """Return a function that takes arrays of dask-array where `function` takes those of dask.
 
-    Its results are arrays of dask-array if one of its arguments is.
+    Its results are arrays of dask-array if one of its arguments is. Help and completion show each
+    keyword of its options.
     """
     return _keeping(function, None)
 
@@ -68,7 +69,7 @@ def _keeping(
     by_row: tuple[str, ...] | None,
 ) -> Callable[P, Result]:
     """Return what `keeps_kind` returns, and with names `by_row` what `keeps_rows` does."""
-    signature = inspect.signature(function)
+    signature = explicit_signature(function)
 
     @wraps(function)
     def keeping(*args: P.args, **kwargs: P.kwargs) -> Result:
@@ -98,6 +99,8 @@ def _keeping(
             )
         return cast("Result", _in_kind(result, names, list(sources.values()), rows))
 
+    shown: Any = keeping
+    shown.__signature__ = signature
     return keeping
 
 

@@ -96,7 +96,7 @@ def row_call(
     Parameters
     ----------
     function, signature
-        The function, and its signature.
+        The function, and its signature with each keyword of its options.
     by_row : tuple of str
         Names of arguments that may be arrays with other values for each row.
     args, kwargs
@@ -104,8 +104,7 @@ def row_call(
     """
     bound = signature.bind(*args, **kwargs)
     first = next(iter(signature.parameters))
-    arguments = {name: value for name, value in bound.arguments.items() if name != "options"}
-    arguments |= bound.arguments.get("options", {})
+    arguments = dict(bound.arguments)
     x = arguments.pop(first)
     bound.apply_defaults()
     named_axes = bound.arguments.get("axes", bound.arguments.get("axis"))

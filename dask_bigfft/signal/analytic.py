@@ -73,8 +73,8 @@ def hilbert(
         Length of the transform, for which `x` is cropped or padded with zeros.
     axis : int
         Axis of the samples.
-    **options
-        Keywords of `fourier_filter`.
+    chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
+        As for `fourier_filter`.
 
     Returns
     -------
@@ -268,8 +268,8 @@ def envelope(
         None returns only the envelope.
     axis : int
         Axis of the samples.
-    **options
-        Keywords of `fourier_filter`; `chunks` are those of the envelope.
+    chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
+        As for `fourier_filter`; `chunks` are those of the envelope.
 
     Returns
     -------

@@ -315,9 +315,8 @@ def czt(
         First point.
     axis : int
         Axis of the samples.
-    **options
-        `chunks` of the result, `memory_limit`, `kernel`, `device`, `device_memory_limit`, `verify`
-        and `planner`, as `fftconvolve` takes them.
+    chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
+        As for `fftconvolve`.
 
     Returns
     -------
@@ -400,7 +399,7 @@ def zoom_fft(
         True if the end is the last frequency.
     axis : int
         Axis of the samples.
-    **options
+    chunks, ..., planner
         See `czt`.
 
     Returns

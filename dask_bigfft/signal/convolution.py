@@ -668,8 +668,8 @@ def oaconvolve(
         See `fftconvolve`.
     chunks : "auto", "preserve", mapping or dask chunks, optional
         Chunks of the result.
-    **options
-        Keywords of `fftconvolve`. SciPy works block by block, so only these values are allowed:
+    memory_limit, kernel, device, device_memory_limit, verify, planner : optional
+        As for `fftconvolve`. SciPy works block by block, so only these values are allowed:
         `kernel` "scipy", `device` "cpu", `verify` "none" and `planner` "estimate".
 
     Returns
@@ -767,8 +767,8 @@ def convolve(
     method : {"auto", "fft", "direct"}
         Through spectra ("fft"), by the sum that defines it, block by block ("direct", exact for
         integers), or block by block where one array is short, else through spectra ("auto").
-    **options
-        Keywords of `fftconvolve`. "auto" takes spectra if only these can follow an option, such as
+    chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
+        As for `fftconvolve`. "auto" takes spectra if only these can follow an option, such as
         `memory_limit`, `verify` or `device="gpu"`, which "direct" refuses.
 
     Returns
@@ -808,7 +808,7 @@ def correlate(
 
     Parameters
     ----------
-    in1, in2, mode, method, **options
+    in1, in2, mode, method, chunks, ..., planner
         See `convolve`.
 
     Returns

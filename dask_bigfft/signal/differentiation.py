@@ -105,10 +105,9 @@ def gradient(
         The axes, all by default.
     d : float or sequence of float
         Distance of two samples, for all axes or for each.
-    **options
-        `chunks` of the result, `memory_limit`, `kernel`, `device`, `device_memory_limit`, `verify`
-        and `planner`, as transforms in `fft` take them, for both transforms. The result has
-        the input's chunks where these cost no exchange.
+    chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
+        `chunks` of the result, by default the input's where these cost no exchange. The others are
+        as transforms in `fft` take them, for both transforms.
 
     Returns
     -------
@@ -168,7 +167,7 @@ def derivative(
         Order of the derivative, at least 1.
     d : float
         Distance of two samples.
-    **options
+    chunks, ..., planner
         See `gradient`.
 
     Returns
@@ -213,7 +212,7 @@ def laplacian(
 
     Parameters
     ----------
-    x, axes, d, **options
+    x, axes, d, chunks, ..., planner
         See `gradient`.
 
     Returns
@@ -255,7 +254,7 @@ def poisson(
     f : dask array or array-like
         Samples of one period along each of the axes. Its mean is ignored, because the Laplacian of
         a periodic array has mean zero.
-    axes, d, **options
+    axes, d, chunks, ..., planner
         See `gradient`.
 
     Returns

@@ -145,12 +145,11 @@ def fourier_filter(
         Value of a function where all frequencies are 0, as 0 for ``1 / f**2``.
     real : bool, optional
         False for a complex result of real `x`. By default the result is real if `x` is.
-    **options
-        `chunks` of the result, `memory_limit`, `kernel`, `device`, `device_memory_limit`, `verify`
-        and `planner`, as transforms in `fft` take them, for both transforms together. The result
-        has the input's chunks where these cost no exchange. With `verify`, the FFTs before and
-        after the product are checked apart, and the product is computed twice and compared, which
-        does not find a value of the function that is wrong both times.
+    chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
+        `chunks` of the result, by default the input's where these cost no exchange. The others are
+        as transforms in `fft` take them, for both transforms together. With `verify`, the FFTs
+        before and after the product are checked apart. The product is computed twice and compared,
+        which does not find a value of the function that is wrong both times.
 
     Returns
     -------

@@ -251,8 +251,8 @@ def fill_gaps(
         Axes of the transform, all by default.
     spacing : float or sequence of float
         Distance of two samples, for all axes or for each.
-    **options
-        Keywords of `fourier_filter`.
+    chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
+        As for `fourier_filter`.
 
     Returns
     -------

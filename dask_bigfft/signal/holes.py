@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, Unpack, cast
 
 import dask.array as da
 import numpy as np
@@ -36,6 +36,7 @@ from dask_bigfft.kernels.transfer import contiguous_parts
 from dask_bigfft.kernels.views import allocate_like, empty_like, is_on_gpu
 from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.signal.arguments import (
+    ConvolutionOptions,
     Mode,
     SignalOptions,
     parse_mask,
@@ -363,7 +364,7 @@ def convolve_masked(
     preserve_nan: bool = False,
     normalize_kernel: bool | Callable[..., Any] = True,
     min_wt: float = 0.0,
-    **options: Any,
+    **options: Unpack[ConvolutionOptions],
 ) -> da.Array:
     """Return the convolution of the known values of an array with holes.
 
@@ -388,8 +389,8 @@ def convolve_masked(
         True to divide the kernel by its sum, or a function that returns the divisor.
     min_wt : float
         Weights below it make the result NaN. With 0, results without any weight are 0.
-    **options
-        Options of `convolve`, without the FFT library `kernel`, which `bigfft.kernel` sets.
+    chunks, memory_limit, device, device_memory_limit, verify, planner : optional
+        As for `convolve`. The setting `bigfft.kernel` chooses the FFT library.
 
     Returns
     -------
@@ -500,7 +501,7 @@ def _with_holes(
     return by_block(_with_nan, result, *aligned, dtype=array.dtype)
 
 
-def _requested_chunks(array: da.Array, options: dict[str, Any]) -> Any:
+def _requested_chunks(array: da.Array, options: ConvolutionOptions) -> Any:
     """Return the chunks that a caller asks for, None without."""
     if options.get("chunks") is None:
         return None

@@ -82,7 +82,7 @@ def istft(
         makes by default.
     chunks : "auto", "preserve", mapping or dask chunks, optional
         Chunks of the result.
-    **options
+    memory_limit, ..., planner
         See `stft`.
 
     Returns

@@ -300,8 +300,8 @@ def lowpass(
         Order of "butterworth".
     width : float
         Width of "cosine" from 1 to 0, relative to the frequency of the cutoff.
-    **options
-        Keywords of `fourier_filter`.
+    chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
+        As for `fourier_filter`.
 
     Returns
     -------
@@ -358,7 +358,7 @@ def highpass(
 
     Parameters
     ----------
-    x, cutoff, axes, spacing, by, edge, order, width, **options
+    x, cutoff, axes, spacing, by, edge, order, width, chunks, ..., planner
         See `lowpass`. Both filters add up to 1, but for "butterworth".
 
     Returns
@@ -410,7 +410,7 @@ def bandpass(
 
     Parameters
     ----------
-    x, axes, spacing, by, edge, order, width, **options
+    x, axes, spacing, by, edge, order, width, chunks, ..., planner
         See `lowpass`.
     band : sequence of two floats
         Both cutoffs, in any order.
@@ -468,7 +468,7 @@ def bandstop(
 
     Parameters
     ----------
-    x, band, axes, spacing, by, edge, order, width, **options
+    x, band, axes, spacing, by, edge, order, width, chunks, ..., planner
         See `bandpass`.
 
     Returns

@@ -141,7 +141,8 @@ def _arguments(
 
     A missing argument raises the `TypeError` of a call.
     """
-    bound = inspect.signature(function).bind(x, **keywords)
+    with_options = inspect.unwrap(function)  # has `options`, where the function shows each of them
+    bound = inspect.signature(with_options).bind(x, **keywords)
     bound.apply_defaults()
     return bound.arguments
 

@@ -48,7 +48,7 @@ def coherence(
     ----------
     x, y : dask array or array-like
         Of one shape and any chunking.
-    fs, window, nperseg, noverlap, nfft, detrend, axis, **options
+    fs, window, nperseg, noverlap, nfft, detrend, axis, chunks, ..., planner
         See `csd`.
 
     Returns
@@ -112,7 +112,7 @@ def transfer_function(
     ----------
     x, y : dask array or array-like
         Input and output of the system, of one shape and any chunking.
-    fs, window, nperseg, noverlap, nfft, detrend, axis, **options
+    fs, window, nperseg, noverlap, nfft, detrend, axis, chunks, ..., planner
         See `csd`.
     estimator : {"H1", "H2"}
         "H1" is ``Pxy / Pxx``, for noise in the output. "H2" is ``Pyy / Pyx``, for noise in the

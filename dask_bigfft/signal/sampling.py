@@ -82,8 +82,8 @@ def shift(
         The axes, all by default.
     spacing : float or sequence of float
         Distance of two samples, for all axes or for each.
-    **options
-        Keywords of `fourier_filter`.
+    chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
+        As for `fourier_filter`.
 
     Returns
     -------
@@ -373,9 +373,8 @@ def resample(
         Factors of the frequencies, as `scipy.signal.resample` takes them.
     domain : {"time", "freq"}
         The domain of `x`. Samples of a spectrum are complex.
-    **options
-        `chunks` of the result, `memory_limit`, `kernel`, `device`, `device_memory_limit`, `verify`
-        and `planner`, as transforms in `fft` take them, for each of the transforms.
+    chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
+        `chunks` of the result; the others as transforms in `fft` take them, for each transform.
 
     Returns
     -------
@@ -498,8 +497,8 @@ def downsample(
         The number q, for all axes or for each.
     axes : int or sequence of int, optional
         The axes, all by default.
-    **options
-        Keywords of `fourier_filter`; `chunks` are those of the result.
+    chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
+        As for `fourier_filter`; `chunks` are those of the result.
 
     Returns
     -------

@@ -439,8 +439,8 @@ def csd(
         Chunks of the result.
     memory_limit : int or str, optional
         Bytes that one process may use, such as ``"4 GiB"``. A forecast above it is an error.
-    **options
-        Other keywords of `fftconvolve`, with the values that `oaconvolve` allows.
+    kernel, device, device_memory_limit, verify, planner : optional
+        As for `fftconvolve`, with the values that `oaconvolve` allows.
 
     Returns
     -------
@@ -514,7 +514,7 @@ def welch(
     x : dask array or array-like
         Of any chunking.
     fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis, average, chunks, \
-memory_limit, **options
+..., planner
         See `csd`. The defaults are SciPy's: segments of 256 samples that overlap by half, Hann's
         window, the mean of each segment subtracted.
 

@@ -574,8 +574,8 @@ def stft(
         Chunks of the result.
     memory_limit : int or str, optional
         Bytes that one process may use, such as ``"4 GiB"``. A forecast above it is an error.
-    **options
-        Other keywords of `fftconvolve`, with the values that `oaconvolve` allows.
+    kernel, device, device_memory_limit, verify, planner : optional
+        As for `fftconvolve`, with the values that `oaconvolve` allows.
 
     Returns
     -------
@@ -666,7 +666,7 @@ def spectrogram(
     detr : {"constant", "linear"} or callable, optional
         Subtract the mean of each slice, or a line fitted by least squares, before the window. A
         function gets slices along its argument's last axis.
-    fft_mode, mfft, scale_to, phase_shift, p0, p1, k_offset, padding, axis, **options
+    fft_mode, mfft, scale_to, phase_shift, p0, p1, k_offset, padding, axis, chunks, ..., planner
         See `stft`.
 
     Returns

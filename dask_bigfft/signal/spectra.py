@@ -128,6 +128,7 @@ def _crossed(
     return squared
 
 
+@keeps_rows("mask")
 def power_spectrum(
     x: Any,
     axes: Axes = None,
@@ -136,6 +137,7 @@ def power_spectrum(
     scaling: Scaling = "density",
     onesided: bool = True,
     mask: Any = None,
+    windows: Sequence[Any] = (),
     **options: Unpack[SignalOptions],
 ) -> da.Array:
     """Return the power spectrum of an array.
@@ -159,9 +161,11 @@ def power_spectrum(
         their mean square, and its expected value for white noise is the same as without a mask. The
         spectrum is still convolved with that of the mask, so that sharp lines have side lobes.
         Where no value is known it is NaN.
-    **options
-        `chunks` of the result, `memory_limit`, `kernel`, `device`, `device_memory_limit`, `verify`
-        and `planner`, as transforms in `fft` take them.
+    windows : sequence of array-like
+        Windows that `x` has been multiplied by, one along each of the axes. With `mask`, a known
+        value then has the square of the window there as its weight; without, they change nothing.
+    chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
+        `chunks` of the result; the others as transforms in `fft` take them.
 
     Returns
     -------
@@ -185,40 +189,10 @@ def power_spectrum(
     array([0., 0., 1.])
     """
     _refuse_of_xarray(options, "power_spectrum")
-    return windowed_power_spectrum(
-        x,
-        axes,
-        d=d,
-        scaling=scaling,
-        onesided=onesided,
-        mask=mask,
-        **options,
-    )
-
-
-@keeps_rows("mask")
-def windowed_power_spectrum(
-    x: Any,
-    axes: Axes = None,
-    windows: Sequence[Array] = (),
-    *,
-    d: Spacing = 1.0,
-    scaling: Scaling = "density",
-    onesided: bool = True,
-    mask: Any = None,
-    **options: Unpack[SignalOptions],
-) -> da.Array:
-    """Return the power spectrum of an array that has been multiplied by windows.
-
-    Parameters
-    ----------
-    x, axes, d, scaling, onesided, mask, **options
-        See `power_spectrum`.
-    windows : sequence of ndarray
-        Window along each of the axes, by whose squares known values are weighted; none by default.
-    """
     array = parse_array(x, "fft")
-    missing = None if mask is None else parse_mask(mask, array)
+    along = several_axes(axes, array.ndim)
+    window_values = _parse_windows(windows, [array.shape[axis] for axis in along])
+    missing = parse_mask(mask, array)
     power = _spectrum(
         (_with_zeros(array, missing),),
         axes,
@@ -230,9 +204,23 @@ def windowed_power_spectrum(
     return _power_of_known(
         power,
         missing,
-        several_axes(axes, array.ndim),
-        windows,
+        along,
+        window_values,
     )
+
+
+def _parse_windows(windows: Any, lengths: Sequence[int]) -> list[Array]:
+    """Return a window for each length, or none if none are given."""
+    allowed = f"no window, or arrays of {' and '.join(map(str, lengths))} real numbers"
+    arrays = parse_as(
+        lambda values: [np.asarray(window, float) for window in values],
+        "windows",
+        windows,
+        allowed,
+    )
+    if arrays and [array.shape for array in arrays] != [(length,) for length in lengths]:
+        raise_invalid("windows", windows, allowed)
+    return arrays
 
 
 def _refuse_of_xarray(options: Mapping[str, Any], function: str) -> None:
@@ -357,7 +345,7 @@ def cross_spectrum(
     ----------
     x, y : dask array or array-like
         Of one shape.
-    axes, d, scaling, onesided, **options
+    axes, d, scaling, onesided, chunks, ..., planner
         See `power_spectrum`.
 
     Returns
@@ -463,6 +451,7 @@ def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> A
     return edges
 
 
+@keeps_kind
 def radial_power_spectrum(
     x: Any,
     axes: Axes = None,
@@ -471,13 +460,14 @@ def radial_power_spectrum(
     bins: Sequence[float] | None = None,
     scaling: Scaling = "density",
     mask: Any = None,
+    windows: Sequence[Any] = (),
     **options: Unpack[SignalOptions],
 ) -> tuple[Array, da.Array]:
     """Return the mean of the power spectrum over all directions, by the magnitude of the frequency.
 
     Parameters
     ----------
-    x, axes, d, scaling, mask, **options
+    x, axes, d, scaling, mask, windows, chunks, ..., planner
         See `power_spectrum`. Both halves of the spectrum of real input are included.
     bins : sequence of float, optional
         Rising edges of bins of frequencies, in cycles per unit of `d`; a frequency belongs to the
@@ -509,48 +499,17 @@ def radial_power_spectrum(
     (array([0.   , 0.125, 0.25 , 0.375, 0.5  ]), array([1., 0., 0., 0., 0.]))
     """
     _refuse_of_xarray(options, "isotropic_power_spectrum")
-    return windowed_radial_power_spectrum(
-        x,
-        axes,
-        d=d,
-        bins=bins,
-        scaling=scaling,
-        mask=mask,
-        **options,
-    )
-
-
-@keeps_kind
-def windowed_radial_power_spectrum(
-    x: Any,
-    axes: Axes = None,
-    windows: Sequence[Array] = (),
-    *,
-    d: Spacing = 1.0,
-    bins: Sequence[float] | None = None,
-    scaling: Scaling = "density",
-    mask: Any = None,
-    **options: Unpack[SignalOptions],
-) -> tuple[Array, da.Array]:
-    """Return the mean over directions of the power of an array that was multiplied by windows.
-
-    Parameters
-    ----------
-    x, axes, d, bins, scaling, mask, **options
-        See `radial_power_spectrum`.
-    windows : sequence of ndarray
-        See `windowed_power_spectrum`.
-    """
     array, along, spacing = parse_samples(
         x,
         axes,
         d,
         options,
     )
-    missing = None if mask is None else parse_mask(mask, array)
+    missing = parse_mask(mask, array)
     array = _with_zeros(array, missing)
     real = array.dtype.kind != "c"
     lengths = nonempty(array, along)
+    window_values = _parse_windows(windows, lengths)
     scale = _scale(lengths, spacing, scaling)
     transforms = Transforms(along, lengths, real)
     _, plan = planned(
@@ -587,7 +546,7 @@ def windowed_radial_power_spectrum(
         means,
         missing,
         along,
-        windows,
+        window_values,
     )
     summed = along[:-1]
     if summed:

@@ -12,11 +12,7 @@ from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.signal.arguments import SignalOptions
 from dask_bigfft.signal.segments import Average
-from dask_bigfft.signal.spectra import (
-    Scaling,
-    windowed_power_spectrum,
-    windowed_radial_power_spectrum,
-)
+from dask_bigfft.signal.spectra import Scaling
 from dask_bigfft.xarray.arrays import (
     Detrend,
     Dims,
@@ -355,7 +351,7 @@ def power_spectrum(
     (array([0., 0., 1.]), '(m)^2')
     """
     samples, data = _spectrum(
-        windowed_power_spectrum,
+        signal.power_spectrum,
         [array],
         dim,
         scaling,
@@ -469,7 +465,7 @@ def isotropic_power_spectrum(
     radii = []
 
     def work(data: Any, **keywords: Any) -> Any:
-        middles, power = windowed_radial_power_spectrum(data, **keywords)
+        middles, power = signal.radial_power_spectrum(data, **keywords)
         radii.append(middles)
         return power
 

@@ -6,6 +6,7 @@ the functions of a module. The code of pages and notebooks is run (`outputs`, my
 ``-D run_code=0 -D nb_execution_mode=off`` it is not.
 """
 
+import os
 import re
 import shutil
 import sys
@@ -53,6 +54,7 @@ nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_execution_timeout = 300
 nb_merge_streams = True
+os.environ.pop("MPLBACKEND", None)  # notebooks would show no figures
 
 #: Folder of the inventories, until the build ends.
 INVENTORIES = tempfile.TemporaryDirectory()

@@ -6,6 +6,7 @@ contains. The parameters of transforms are described once for one axis
 (`dask_bigfft.fft.fft`) and once for several (`dask_bigfft.fft.fftn`).
 """
 
+import re
 from importlib import import_module
 
 from docutils import nodes
@@ -17,8 +18,11 @@ from dask_bigfft.api.arguments import Extras
 #: Functions with all parameters.
 IN_FULL = ("dask_bigfft.fft.fft", "dask_bigfft.fft.fftn")
 
-#: Beginning of the first and of the last keyword in a signature.
-_FIRST, *_, _LAST = Extras.__annotations__
+#: The last keyword of all transforms and filters, and those before it.
+*_OTHERS, _LAST = Extras.__annotations__
+
+#: These keywords at the end of a signature. The argument `order` of a filter is none of them.
+_KEYWORDS = re.compile(rf"( \*,)?( ({'|'.join(_OTHERS)})=None,)* {_LAST}=None\)$")
 
 
 class FunctionsDirective(Directive):
@@ -64,10 +68,9 @@ def shortened_docstring(app, what, name, obj, options, lines):
 
 def shortened_signature(app, what, name, obj, options, signature, returned):
     """Leave the keywords of all transforms out of a signature."""
-    if signature is None or name in IN_FULL or f" {_LAST}=" not in signature:
+    if signature is None or name in IN_FULL:
         return None
-    before = signature.partition(f" {_FIRST}=")[0].removesuffix(" *,")
-    return f"{before} **keywords)", returned
+    return _KEYWORDS.sub(" **keywords)", signature), returned
 
 
 def setup(app):

@@ -77,7 +77,9 @@ def test_completion_shows_windows_and_trends(name):
 
 @pytest.mark.parametrize("name", sorted({*NAMES} & {*signal.__all__}))
 def test_defaults_are_those_without_coordinates(name):
-    theirs = parameters(getattr(signal, name))
+    theirs = dict(parameters(getattr(signal, name)))
+    if name == "convolve":
+        theirs.pop("kernel")  # the FFT library
     for keyword, parameter in parameters(getattr(bx, name)).items():
         if keyword in theirs and keyword not in ("dim", "metres"):
             assert parameter.default == theirs[keyword].default, keyword

@@ -118,8 +118,8 @@ def calls(folder):
     segments["convolve_masked"] = {"kernel": np.ones((3, 3))}
     for name in signal.__all__:
         function = getattr(signal, name)
-        given = segments.get(name, {})
-        cases.append((function, arguments(function, signal_options, **given)))
+        more = signal_options if name == "plan_segments" else ()
+        cases.append((function, arguments(function, more, **segments.get(name, {}))))
     extras = ("order", "kernel", "digits", "rounds", "verify")
     names = ("fft", "ifft", "rfft", "irfft")
     cases += [(f, arguments(f, extras, dim="x")) for f in (getattr(bx, name) for name in names)]

@@ -1,5 +1,7 @@
 """Each function of `signal` follows the keywords of transforms, or refuses them by name."""
 
+import inspect
+
 import dask
 import dask.array as da
 import numpy as np
@@ -11,6 +13,7 @@ from support import heard
 from dask_bigfft import signal
 from dask_bigfft.errors import BigFFTError
 from dask_bigfft.planner.tile_plan import TileLimits
+from dask_bigfft.signal.arguments import ConvolutionOptions, SignalOptions
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.faults import DAMAGES, Times
 from dask_bigfft.testing.strategies import random_array
@@ -89,6 +92,20 @@ def assert_close(value, right):
 
 def test_every_function_is_in_a_table():
     assert {*BY_SPECTRA, *BY_BLOCK, "plan_segments"} >= {*signal.__all__}
+
+
+@pytest.mark.parametrize("name", sorted({*signal.__all__} - {"plan_segments"}))
+def test_help_and_completion_show_every_keyword(name):
+    """Only `plan_segments` has the keywords of the function that it plans."""
+    function = getattr(signal, name)
+    parameters = inspect.signature(function).parameters
+    options = ConvolutionOptions if "kernel" in [*parameters][:2] else SignalOptions
+    names = [*options.__annotations__]
+    assert [*parameters][-len(names) :] == names
+    assert not [p for p in parameters.values() if p.kind is inspect.Parameter.VAR_KEYWORD]
+    described = inspect.getdoc(function).partition("\nReturns\n")[0]
+    assert "planner" in described
+    assert "**options" not in described
 
 
 @by_spectra

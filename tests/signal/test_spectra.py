@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lazy import plans_of
 
 from dask_bigfft import signal
-from dask_bigfft.errors import ArgumentTypeError
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import chunkings, chunks_of, random_array, shapes
 
@@ -172,6 +172,31 @@ def test_radial_averages_of_what_is_known(axes):
     known = np.where(missing, 0, x) / np.sqrt(share)
     _, wanted_power = signal.radial_power_spectrum(da.from_array(known), axes)
     np.testing.assert_allclose(power.compute(), wanted_power.compute(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("axes", [None, 1, (2, 0)])
+def test_known_values_have_the_weights_of_windows(axes):
+    x = random_array((6, 20, 16), "f8", 5)
+    missing = random_array(x.shape, "f8", 6) > 0.3
+    along = range(3) if axes is None else np.atleast_1d(axes)
+    windows = [np.hanning(x.shape[axis]) for axis in along]
+    shapes = [[-1 if axis == own else 1 for axis in range(3)] for own in along]
+    weight = np.prod(np.broadcast_arrays(*map(np.reshape, windows, shapes)), axis=0)
+    windowed = x * weight
+    squares = np.broadcast_to(weight**2, x.shape)
+    total = squares.sum(tuple(along), keepdims=True)
+    share = np.where(missing, 0, squares).sum(tuple(along), keepdims=True) / total
+    wanted = signal.power_spectrum(np.where(missing, 0, windowed) / np.sqrt(share), axes)
+    lazy = da.from_array(windowed, chunks=(3, 10, 5))
+    power = signal.power_spectrum(lazy, axes, mask=missing, windows=windows)
+    np.testing.assert_allclose(power.compute(), wanted.compute(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("windows", [[np.ones(4)], [np.ones(4), np.ones(3)], 3, ["a", "b"]])
+@pytest.mark.parametrize("name", ["power_spectrum", "radial_power_spectrum"])
+def test_windows_have_the_lengths_of_the_axes(name, windows):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=r"windows.*4 and 5"):
+        getattr(signal, name)(np.ones((4, 5)), windows=windows)
 
 
 # --- derivatives ----------------------------------------------------------------------------

@@ -1,10 +1,12 @@
-"""Calls of `dask_bigfft.xarray` that ci/lint gives to mypy: an ignored line has to be an error."""
+"""Calls of `xarray` and `signal` that ci/lint gives to mypy: an ignored line has to be an error."""
 
 from typing import assert_type
 
+import dask.array as da
 import xarray as xr
 
 import dask_bigfft.xarray as bx
+from dask_bigfft import signal
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.signal.segment_plan import SegmentPlan
 from dask_bigfft.xarray.accessor import Accessor
@@ -45,3 +47,13 @@ def calls_of_the_accessor(field: xr.DataArray, fields: xr.Dataset) -> None:
     Accessor(field).welch("x", npersegment=8)  # type: ignore[call-arg]
     Accessor(field).spectrum("x")  # type: ignore[attr-defined]
     Accessor(fields).csd(fields, "x")  # type: ignore[arg-type, misc]
+
+
+def calls_of_signals(x: da.Array) -> None:
+    """Name keywords of functions of dask arrays."""
+    assert_type(signal.lowpass(x, 0.1, axes=0, memory_limit="1 GiB", device="cpu"), da.Array)
+    assert_type(signal.welch(x, nperseg=8, chunks="auto")[1], da.Array)
+    assert_type(signal.convolve_masked(x, [1.0], verify="energy"), da.Array)
+    signal.lowpass(x, 0.1, memory="1 GiB")  # type: ignore[call-arg]
+    signal.welch(x, device="tpu")  # type: ignore[arg-type]
+    signal.convolve_masked(x, [1.0], planer="measure")  # type: ignore[call-arg]

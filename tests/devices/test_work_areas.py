@@ -101,7 +101,7 @@ def test_the_verdict_is_stored_for_a_version(machine, monkeypatch):
 def test_a_failed_test_warns_once_and_is_not_stored(machine):
     for _process in range(2):
         gpu = machine.process(mistake="ignored")
-        with pytest.warns(FallbackWarning, match=r"3 c2c FFTs.*double.*writes beside"):
+        with pytest.warns(FallbackWarning, match=r"2 c2c FFTs.*double.*writes beside"):
             work_areas.work_areas()
         assert type(work_areas.work_areas()) is OwnWorkAreas  # a warning would be an error
         assert gpu.plans

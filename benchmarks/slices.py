@@ -5,8 +5,9 @@ result has twice as many bytes. Runs have a memory cgroup of 1 GiB where one can
 and write without compression. Four contestants take turns in processes of their own: `run()`, a
 plain copy of the bytes that it reads and writes, the same transform of a part of the record in
 memory, whose time is scaled to all of it, and `dask.array.overlap` with SciPy's FFT by hand. The
-larger one of the second and the third is the floor. The temporary folder needs about 13 GiB. A
-``--scale`` below 1 scales the record and the memory limit of `run()`, but not the group.
+larger one of the second and the third is the floor. A second row has the way back by `istft`, with
+dask's functions for Zarr at both ends, and the same floor. The temporary folder needs about 21 GiB.
+A ``--scale`` below 1 scales the record and the memory limit of `run()`, but not the group.
 """
 
 import dataclasses
@@ -69,6 +70,17 @@ def write_source(problem: Problem, task: Task) -> None:
         start += count
 
 
+def spectra_path(task: Task) -> Path:
+    return task.folder / "spectra.zarr"
+
+
+def write_spectra(problem: Problem, task: Task) -> None:
+    """Write a record's spectra, which `istft` reads."""
+    write_source(problem, task)
+    by_run(problem, task, LIMIT)
+    (task.folder / "result.zarr").rename(spectra_path(task))
+
+
 def check(source: Any, result: Any, first_sample: int) -> dict[str, Any]:
     """Compare slices with FFTs of their samples; the first column begins at a sample."""
     rng = np.random.default_rng(problems.SEED + 4)
@@ -82,6 +94,16 @@ def check(source: Any, result: Any, first_sample: int) -> dict[str, Any]:
     return {"samples": max(errors), "ok": max(errors) < 1e-5}
 
 
+def check_samples(source: Any, result: Any) -> dict[str, Any]:
+    """Compare samples of the way back with those of the record."""
+    rng = np.random.default_rng(problems.SEED + 4)
+    errors = []
+    for start in rng.integers(0, result.shape[0] - SIZE, size=SAMPLES).tolist():
+        samples = source[start : start + SIZE]
+        errors.append(float(np.abs(result[start : start + SIZE] - samples).max()))
+    return {"samples": max(errors), "ok": result.shape == source.shape and max(errors) < 1e-5}
+
+
 # --- contestants ----------------------------------------------------------------------------
 
 
@@ -91,13 +113,13 @@ class Stored:
 
     Parameters
     ----------
-    first_sample : int
-        Sample at which the first column begins.
+    first_sample : int or None
+        Sample at which the first column begins, None for samples.
     forecast : int or None
         Forecast of the peak memory in bytes, None without one.
     """
 
-    first_sample: int
+    first_sample: int | None
     forecast: int | None
 
 
@@ -154,7 +176,31 @@ def by_hand(problem: Problem, task: Task, memory_limit: int) -> Stored:
     return Stored(0, None)
 
 
-STORED: dict[str, Callable[[Problem, Task, int], Stored]] = {"run": by_run, "by hand": by_hand}
+def by_istft(problem: Problem, task: Task, memory_limit: int) -> Stored:
+    """Store the samples of spectra."""
+    spectra = da.from_zarr(str(spectra_path(task)))
+    options: dict[str, Any] = {
+        "win": window(),
+        "hop": HOP,
+        "fs": 1.0,
+        "phase_shift": None,
+        "k1": problem.shape[0],
+        "memory_limit": memory_limit,
+    }
+    plan = signal.plan_segments(spectra, function="istft", **options)
+    samples = signal.istft(spectra, **options).rechunk(spectra.chunksize[-1] * HOP)
+    samples.to_zarr(str(task.folder / "result.zarr"), compressors=None)
+    return Stored(None, plan.expected.peak_host)
+
+
+STORED: dict[str, Callable[[Problem, Task, int], Stored]] = {
+    "run": by_run,
+    "by hand": by_hand,
+    "istft": by_istft,
+}
+
+#: Contestants of each row, of which the first one is compared with the floor.
+ROWS = {"stft": ("run", "by hand"), "istft": ("istft",)}
 
 
 def stored(name: str, fields: dict[str, Any], problem_name: str) -> dict[str, Any]:
@@ -167,12 +213,15 @@ def stored(name: str, fields: dict[str, Any], problem_name: str) -> dict[str, An
     dask.config.set(scheduler="threads", num_workers=task.threads)
     small = Problem(problem.kind, (1 << 14,), problem.dtype, 2)
     warm = dataclasses.replace(task, folder=task.folder / f"warm-{name}")
-    write_source(small, warm)
+    is_inverse = name == "istft"
+    prepare = write_spectra if is_inverse else write_source
+    prepare(small, warm)
     STORED[name](small, warm, LIMIT)
     shutil.rmtree(warm.folder)
-    memory_limit = int(0.75 * (LIMIT - problems.status("RssAnon")) * min(1.0, task.scale))
-    memory_limit = max(memory_limit, LEAST_LIMIT)
-    drop_cache(source_path(problem, task))
+    memory_limit = int(0.75 * (LIMIT - problems.status("RssAnon")))
+    if not is_inverse:  # whose blocks are those of the spectra
+        memory_limit = max(int(memory_limit * min(1.0, task.scale)), LEAST_LIMIT)
+    drop_cache(spectra_path(task) if is_inverse else source_path(problem, task))
 
     def work() -> Stored:
         return STORED[name](problem, task, memory_limit)
@@ -182,16 +231,19 @@ def stored(name: str, fields: dict[str, Any], problem_name: str) -> dict[str, An
     result = zarr.open_array(str(target), mode="r")
     answer: dict[str, Any] = {"seconds": seconds, "peak": peak, "written": int(result.nbytes)}
     answer |= {"limit": memory_limit, "forecast": transform.forecast}
-    answer |= check(source, result, transform.first_sample)
+    if transform.first_sample is None:
+        answer |= check_samples(source, result)
+    else:
+        answer |= check(source, result, transform.first_sample)
     shutil.rmtree(target)
     return answer
 
 
-def copy(fields: dict[str, Any], problem_name: str) -> dict[str, Any]:
+def copy(row: str, fields: dict[str, Any], problem_name: str) -> dict[str, Any]:
     """Read all files of the source, and write as many bytes as the result has; return seconds."""
     task = Task(**fields)
     problem = PROBLEMS[problem_name].scaled(task.scale)
-    source = source_path(problem, task)
+    source = spectra_path(task) if row == "istft" else source_path(problem, task)
     target = task.folder / "copy"
     drop_cache(source)
 
@@ -201,8 +253,11 @@ def copy(fields: dict[str, Any], problem_name: str) -> dict[str, Any]:
                 if path.is_file():
                     with open(path, "rb", buffering=0) as file:
                         while data := file.read(COPY_STEP):
-                            output.write(data)  # the result has twice the bytes of the record
-                            output.write(data)
+                            if row == "istft":  # the record has half the bytes of the spectra
+                                output.write(data[: len(data) // 2])
+                            else:
+                                output.write(data)
+                                output.write(data)
             os.fsync(output.fileno())
 
     seconds, _ = problems.seconds_of(work)
@@ -210,7 +265,7 @@ def copy(fields: dict[str, Any], problem_name: str) -> dict[str, Any]:
     return {"seconds": seconds}
 
 
-def in_memory(fields: dict[str, Any], problem_name: str) -> dict[str, Any]:
+def in_memory(row: str, fields: dict[str, Any], problem_name: str) -> dict[str, Any]:
     """Transform a part of the record in memory; return seconds for all of it."""
     task = Task(**fields)
     problem = PROBLEMS[problem_name].scaled(task.scale)
@@ -220,52 +275,73 @@ def in_memory(fields: dict[str, Any], problem_name: str) -> dict[str, Any]:
     blocks = problems.lazy(x, chunks)
     with dask.config.set(scheduler="threads", num_workers=task.threads):
 
-        def work() -> Any:
+        def forward() -> Any:
             return signal.stft(blocks, window(), HOP, 1.0, phase_shift=None).persist()
+
+        work = forward
+        if row == "istft":
+            spectra = forward()
+
+            def work() -> Any:
+                return signal.istft(spectra, window(), HOP, 1.0, phase_shift=None).persist()
 
         times = [problems.seconds_of(work)[0] for _ in range(4)]
     return {"seconds": min(times[1:]) * problem.shape[0] / count}
 
 
-def measured(name: str, task: Task, repeat: int) -> dict[str, Any]:
-    """Return the medians of all contestants, and ratios of the run, its floor and by hand."""
+def measured(
+    row: str,
+    name: str,
+    task: Task,
+    repeat: int,
+) -> dict[str, Any]:
+    """Return the medians of all contestants of a row, and ratios to its floor and by hand."""
     fields = dataclasses.asdict(task)
 
     def turn(contestant: str) -> dict[str, Any]:
         if contestant in STORED:
             return core.call(stored, contestant, fields, name, limit=LIMIT)
         if contestant == "copy":
-            return core.call(copy, fields, name, limit=LIMIT)
-        return core.call(in_memory, fields, name)
+            return core.call(copy, row, fields, name, limit=LIMIT)
+        return core.call(in_memory, row, fields, name)
 
-    answers = core.in_turns([*STORED, "copy", "memory"], repeat, turn)
+    answers = core.in_turns([*ROWS[row], "copy", "memory"], repeat, turn)
     for contestant, several in answers.items():
         for answer in several:
             if "error" in answer:
                 return {"failed": f"{contestant}: {answer['error']}"}
     seconds = {label: [a["seconds"] for a in several] for label, several in answers.items()}
     floors = list(map(max, seconds["copy"], seconds["memory"]))
-    runs = answers["run"]
-    return {
+    ours = ROWS[row][0]
+    runs = answers[ours]
+    figures: dict[str, Any] = {
         "seconds": {label: core.median(several) for label, several in seconds.items()},
-        "over_floor": core.ratio(seconds["run"], floors),
-        "by hand / run": core.ratio(seconds["by hand"], seconds["run"]),
+        "over_floor": core.ratio(seconds[ours], floors),
         "peak_gib": max(answer["peak"] for answer in runs) / GIB,
         "forecast_gib": max(answer["forecast"] for answer in runs) / GIB,
         "limit_gib": runs[0]["limit"] / GIB,
-        "peak_by_hand_gib": max(answer["peak"] for answer in answers["by hand"]) / GIB,
         "written_mib": runs[0]["written"] / MIB,
         "cgroup": runs[0]["cgroup"],
-        **core.outcome(problems.worst([*runs, *answers["by hand"]])),
     }
+    checks = list(runs)
+    if "by hand" in answers:
+        by_hand_answers = answers["by hand"]
+        figures["by hand / run"] = core.ratio(seconds["by hand"], seconds[ours])
+        figures["peak_by_hand_gib"] = max(answer["peak"] for answer in by_hand_answers) / GIB
+        checks += by_hand_answers
+    return {**figures, **core.outcome(problems.worst(checks))}
 
 
 def main(argv: Sequence[str]) -> int:
     args = core.arguments("slices", __doc__, repeat=3).parse_args(argv)
     results = core.Results(args, "slices", limit_gib=LIMIT / GIB)
-    for name in results.missing("problems", core.chosen(PROBLEMS, args.only)):
+    for row in results.missing("transforms", core.chosen(ROWS, args.only)):
         with tempfile.TemporaryDirectory() as folder:
             task = Task(args.scale, args.threads, 1, "scipy", Path(folder).resolve())
-            write_source(PROBLEMS[name].scaled(args.scale), task)
-            results.add("problems", name, **measured(name, task, args.repeat))
+            problem = PROBLEMS["1d"].scaled(args.scale)
+            if row == "istft":
+                write_spectra(problem, task)
+            else:
+                write_source(problem, task)
+            results.add("transforms", row, **measured(row, "1d", task, args.repeat))
     return int(not results.ok)

@@ -45,7 +45,7 @@ PROGRAMS = {
         "--only filling* *memory --repeat 1 --processes 1 --kernels scipy",
         2,
     ),
-    "slices": ("--repeat 1", 1),
+    "slices": ("--repeat 1", 2),
     "limited": (["--only", "one axis, 64 MiB", "--repeat", "1"], 1),
     "clusters": (["--only", "first: 4096 blocks", "--repeat", "1"], 1),
     "guard": (f"--before {core.ROOT} --rows tall-8192*x16 --pairs 1 --repeat 1 --kernels scipy", 1),

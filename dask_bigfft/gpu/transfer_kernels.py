@@ -62,12 +62,9 @@ def frequencies(
         Indices 0 to N - 1 of the frequencies.
     part : slice
         Places in the axis of the tile, in C order.
-    length : int
-        Length N of the transform.
-    step : float
-        Difference of two frequencies.
-    middle : int, optional
-        Place in the part whose frequency is appended with the opposite sign.
+    length, step, middle
+        As for `dask_bigfft.signal.transfer.frequencies_along`, which returns them for an array of
+        indices.
     """
     count = part.stop - part.start
     size = count + (middle is not None)

@@ -11,7 +11,7 @@ from dask.utils import format_bytes, parse_bytes
 from dask_bigfft import config
 from dask_bigfft.events import current_worker
 from dask_bigfft.memory.arena import configure, default_arena
-from dask_bigfft.system import memory_limit
+from dask_bigfft.system import memory_limit, return_freed
 
 #: Share of the process's memory that the arena may hold if no limit is set.
 ARENA_SHARE = 0.4
@@ -20,8 +20,9 @@ ARENA_SHARE = 0.4
 #: to 180 MiB, and plans for smaller workers need these for blocks.
 COMPILES_NBYTES = 1 << 30
 
-#: Limit of the arena, address of the worker and prefaulting as they were applied last.
-_applied: tuple[int, str | None, bool] | None = None
+#: What was applied last: limit of the arena, address of the worker, prefaulting, and whether there
+#: is a plan that keeps to a limit.
+_applied: tuple[int, str | None, bool, bool] | None = None
 
 #: Whether the memory of this process suffices for compiled code.
 _fits_compiled_code = [True]
@@ -40,6 +41,9 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
     else of the machine's memory. On a worker, idle memory is released to the system while the
     process is above the worker's memory target.
 
+    While a plan keeps to a limit, blocks of other tasks return to the system when they are freed.
+    Threads would keep up to 32 MiB each, which no forecast counts.
+
     Parameters
     ----------
     worker : distributed.Worker, optional
@@ -55,11 +59,15 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
     limit = _arena_limit(worker_nbytes, most)
     address = None if worker is None else str(worker.address)
     prefault = config.get("bigfft.memory.prefault")
-    if (limit, address, prefault) == _applied:
+    keeps_to_limit = most is not None
+    values = (limit, address, prefault, keeps_to_limit)
+    if values == _applied:
         return
     worker_pressure = None if worker is None else pressure(worker)
     configure(limit, pressure=worker_pressure, prefault=prefault)
-    _applied = (limit, address, prefault)
+    if keeps_to_limit:
+        return_freed()
+    _applied = values
 
 
 def _arena_limit(worker_nbytes: int | None, most: int | None) -> int:

@@ -11,6 +11,7 @@ limit to the band, set to 0 outside the gaps", which power iterations estimate f
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Unpack, cast
 
 import dask.array as da
@@ -28,7 +29,7 @@ from dask_bigfft.errors import (
     raise_invalid,
 )
 from dask_bigfft.gpu.own_gpu import on_own_gpu
-from dask_bigfft.kernels.views import empty_like, is_on_gpu
+from dask_bigfft.kernels.views import allocate_like, empty_like, is_on_gpu
 from dask_bigfft.planner.explain import enough_bytes
 from dask_bigfft.signal.arguments import (
     Axes,
@@ -48,7 +49,7 @@ from dask_bigfft.signal.filters import (
     parse_spacing,
     planned_filter,
 )
-from dask_bigfft.signal.holes import GapSources
+from dask_bigfft.signal.holes import GapSources, read_directly
 from dask_bigfft.signal.passbands import SAME, BoxBand
 from dask_bigfft.signal.segments import machine_of
 from dask_bigfft.transforms.spec import work_dtype
@@ -86,6 +87,41 @@ def _parse_band(
     return BoxBand(tuple(limits.tolist()))
 
 
+def _filter_of_band(
+    array: da.Array,
+    band: Callable[..., Any],
+    along: tuple[int, ...],
+    distances: tuple[float, ...],
+) -> Filter:
+    """Return the filter that limits an array to a band.
+
+    If the band has a highest frequency along each axis, no others are exchanged. The last axis of
+    the transform is halved, for which one in a single chunk is best.
+    """
+    if not isinstance(band, BoxBand):
+        return parse_filter(array, band, along, spacing=distances)
+    places = sorted(
+        range(len(along)),
+        key=lambda place: (array.numblocks[along[place]] == 1, along[place]),
+    )
+    limits = tuple(band.limits[place] for place in places)
+    spacing = tuple(distances[place] for place in places)
+    chosen_filter = parse_filter(
+        array,
+        BoxBand(limits),
+        tuple(along[place] for place in places),
+        spacing=spacing,
+    )
+    windows = {}
+    for axis, limit, distance in zip(chosen_filter.axes, limits, spacing, strict=True):
+        spectrum = chosen_filter.spectrum(axis)
+        highest = math.floor(limit * distance * spectrum.length * (1 + SAME))
+        window = spectrum.window(max(-highest, spectrum.lowest), highest)
+        if window[1] < spectrum.count:
+            windows[axis] = window
+    return replace(chosen_filter, windows=windows)
+
+
 @on_own_gpu
 def _noise(
     x: Array,
@@ -115,7 +151,10 @@ def _put_back(
     mask: Array | None = None,
 ) -> Array:
     """Return band-limited values in gaps, and known ones elsewhere."""
-    return np.where(_gaps(x, mask), limited, x.astype(limited.dtype, copy=False))
+    filled: Array = allocate_like(limited, limited.shape, limited.dtype)
+    filled[...] = x
+    np.copyto(filled, limited, where=_gaps(x, mask))
+    return filled
 
 
 @on_own_gpu
@@ -125,7 +164,10 @@ def _only_in_gaps(
     mask: Array | None = None,
 ) -> Array:
     """Return band-limited values in gaps, and 0 elsewhere."""
-    return np.where(_gaps(x, mask), limited, limited.dtype.type(0))
+    inside: Array = allocate_like(limited, limited.shape, limited.dtype)
+    inside.fill(0)
+    np.copyto(inside, limited, where=_gaps(x, mask))
+    return inside
 
 
 @on_own_gpu
@@ -276,7 +318,8 @@ def fill_gaps(
     frequency converges slowly, and noise in the known values grows in it. A line without any known
     value is such a gap, too. Compute both results together, so that iterations run once.
 
-    All iterations have the same plan, that of one `fourier_filter`. If memory is too small to keep
+    All iterations have the same plan, that of one `fourier_filter`. For highest frequencies, only
+    those of the band travel between blocks. If memory is too small to keep
     `x` beside it, the tasks that make `x` run again in each iteration: store what is expensive.
     The result of another transform stays in memory.
 
@@ -293,7 +336,7 @@ def fill_gaps(
     (True, True)
     """
     parse_signal_options(options)
-    array = without_empty(parse_array(x, "fft"))
+    array = without_empty(read_directly(parse_array(x, "fft")))
     along = several_axes(axes, array.ndim)
     nonempty(array, along)
     distances = parse_spacing("spacing", spacing, len(along))
@@ -308,11 +351,11 @@ def fill_gaps(
     dtype = complex_dtype if is_complex else np.empty(0, complex_dtype).real.dtype
     missing = parse_mask(mask, array)
     like: Any = da.zeros_like(array, dtype=dtype)
-    chosen_filter = parse_filter(
+    chosen_filter = _filter_of_band(
         like,
         transfer,
         along,
-        spacing=distances,
+        distances,
     )
     planned, gap_sources = _planned(
         array,

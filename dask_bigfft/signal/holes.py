@@ -17,10 +17,12 @@ from typing import Any, Literal, Unpack, cast
 
 import dask.array as da
 import numpy as np
+from dask.base import tokenize
 
 from dask_bigfft.api.arguments import parse_array, parse_chunks
 from dask_bigfft.api.calls import by_block
 from dask_bigfft.api.kinds import keeps_kind
+from dask_bigfft.api.plans import reader_of
 from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import with_own_tasks
 from dask_bigfft.errors import (
@@ -63,9 +65,22 @@ PART_SIZE = 1 << 16
 BESIDE_RESULT = ResultWriting(copies=2, copies_at_ends=2)
 
 
+def read_directly(array: da.Array) -> da.Array:
+    """Return an array whose chunks are read into the arena, if their files hold nothing but values.
+
+    The package of the files would read each chunk into memory of its own first. Fresh pages take
+    more time than the copy.
+    """
+    reader = reader_of(array)
+    if reader is None or reader.plain is None:
+        return array
+    read: Any = da.from_array(reader, array.chunks, name=f"bigfft_read-{tokenize(array.name)}")
+    return cast("da.Array", read)
+
+
 def _parse_real_array(x: Any, name: str) -> da.Array:
     """Return an array of real floating-point numbers without empty chunks."""
-    array = parse_array(x, "fft")
+    array = read_directly(parse_array(x, "fft"))
     if array.dtype.kind == "c":
         raise_invalid(name, f"dtype {array.dtype}", "real numbers", kind=ArgumentTypeError)
     dtype = np.empty(0, work_dtype(array.dtype)).real.dtype
@@ -162,11 +177,12 @@ def _known_and_weights(
     With `counts_holes`, the second layer is 1 in holes and 0 elsewhere.
     """
     missing = _missing(x, mask)
-    layers: Array = np.empty_like(x, shape=(2, *x.shape))
+    layers = allocate_like(x, (2, *x.shape), x.dtype)
     values = layers[0]
     values[...] = x
     np.copyto(values, x.dtype.type(0), where=missing)
-    values -= x.dtype.type(offset)
+    if offset:
+        values -= x.dtype.type(offset)
     if not counts_holes:
         np.logical_not(missing, out=missing)
     layers[1] = missing

@@ -135,3 +135,33 @@ views = [block[i::7] for i in range(7)]
 {ending}
 """
     assert run_python(program) == ""
+
+
+def test_blocks_of_tasks_go_back_to_the_system():
+    """The C library maps pages for each block of a plan that keeps to a limit, and keeps none."""
+    program = """
+import ctypes
+import dask.array as da
+import numpy as np
+from dask_bigfft import fft
+
+class Counters(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
+
+def mapped():
+    counters = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if counters is None:
+        return None
+    counters.restype = Counters
+    for _ in range(2):  # glibc takes blocks of the size of one that was freed from its heap
+        block = np.empty(2**23, np.uint8)
+        nbytes = counters().e
+        del block
+    return nbytes >= 2**23
+
+before = mapped()
+y = fft.fftn(da.ones((64, 64, 64), chunks=(4, 64, 64)), memory_limit="2 MiB", kernel="scipy")
+y.sum().compute(scheduler="synchronous")
+print(before, mapped())
+"""
+    assert run_python(program) in ("False True", "None None")

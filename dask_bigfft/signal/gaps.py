@@ -20,6 +20,7 @@ import numpy as np
 from dask_bigfft.api.arguments import parse_array, parse_limit
 from dask_bigfft.api.calls import by_block
 from dask_bigfft.api.kinds import keeps_kind
+from dask_bigfft.api.plans import reader_of
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import (
     ArgumentError,
@@ -58,6 +59,9 @@ __all__ = ["fill_gaps"]
 
 #: Number of power iterations that estimate the convergence of `fill_gaps`.
 POWER_ITERATIONS = 4
+
+#: Memory limit in blocks of an iteration, if these are read from files.
+LIMIT_IN_BLOCKS = 32
 
 
 def _parse_band(
@@ -218,6 +222,29 @@ def _first_known(
     return np.where(_gaps(x, mask), zero, x.astype(out_dtype, copy=False))
 
 
+def _read_in_larger_blocks(array: da.Array, options: SignalOptions) -> da.Array:
+    """Return an array whose neighbouring chunks are read at once, if they are small and in files.
+
+    Iterations then have fewer tasks.
+    """
+    memory_limit = machine_of(options, is_on_gpu(array._meta)).memory_limit
+    reader = reader_of(array)
+    axes = [axis for axis, count in enumerate(array.numblocks) if count > 1]
+    if memory_limit is None or reader is None or not axes:
+        return array
+    chunk_nbytes = math.prod(array.chunksize) * array.dtype.itemsize
+    joined = memory_limit // LIMIT_IN_BLOCKS // chunk_nbytes
+    if joined < 2:
+        return array
+    chunks = list(array.chunks)
+    cuts = chunks[axes[0]]
+    chunks[axes[0]] = tuple(
+        sum(cuts[first : first + joined]) for first in range(0, len(cuts), joined)
+    )
+    larger: Any = da.from_array(reader, tuple(chunks), name=f"{array.name}-{joined}")
+    return cast("da.Array", larger)
+
+
 def _planned(
     array: da.Array,
     missing: da.Array | None,
@@ -336,7 +363,8 @@ def fill_gaps(
     (True, True)
     """
     parse_signal_options(options)
-    array = without_empty(read_directly(parse_array(x, "fft")))
+    source = without_empty(read_directly(parse_array(x, "fft")))
+    array = _read_in_larger_blocks(source, options)
     along = several_axes(axes, array.ndim)
     nonempty(array, along)
     distances = parse_spacing("spacing", spacing, len(along))
@@ -382,6 +410,7 @@ def fill_gaps(
         limited = planned.applied(filled)
         filled = by_block(_put_back, limited, *gap_sources.read(turn), dtype=dtype)
         misfits.append(_norm(limited, filled) / size)  # they are equal in gaps
+    filled = in_chunks(filled, source.chunks)
     return in_chunks(filled, options.get("chunks")), da.stack(misfits)
 
 

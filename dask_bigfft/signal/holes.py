@@ -39,7 +39,6 @@ from dask_bigfft.kernels.views import allocate_like, empty_like, is_on_gpu
 from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.signal.arguments import (
     ConvolutionOptions,
-    Mode,
     SignalOptions,
     parse_mask,
     parse_signal_options,
@@ -307,6 +306,25 @@ def _parse_kernel(
     return numbers, 1.0
 
 
+def _convolved_without_plan(
+    x: da.Array,
+    kernel: Array,
+    options: SignalOptions,
+    *,
+    is_cyclic: bool,
+) -> da.Array:
+    """Return the convolution with a kernel of odd lengths, block by block or by several plans.
+
+    An array that goes on periodically gets a halo.
+    """
+    like = np.asarray(kernel.astype(x.dtype), like=x._meta)
+    if not is_cyclic:
+        return convolve(x, like, mode="same", **options)
+    widths = [(n // 2, n // 2) for n in kernel.shape]
+    source: Any = da.pad(x, widths, mode="wrap")
+    return convolve(source, like, mode="valid", **options)
+
+
 def _convolved(
     x: da.Array,
     kernel: Array,
@@ -355,13 +373,7 @@ def _convolved(
         if not is_cyclic:
             raise
     if planned is None:
-        source = x
-        mode: Mode = "same"
-        if is_cyclic:
-            source = da.pad(x, [(n // 2, n // 2) for n in centred.shape], mode="wrap")
-            mode = "valid"
-        like = np.asarray(centred.astype(x.dtype), like=x._meta)
-        convolution: Any = convolve(source, like, mode=mode, **options)
+        convolution = _convolved_without_plan(x, centred, options, is_cyclic=is_cyclic)
         return convolution.rechunk({0: -1}) if has_layers else convolution, None
     if has_layers and len(planned.plan.chunks[0]) > 1:
         planned = plan_with(options={**options, "chunks": x.chunks})

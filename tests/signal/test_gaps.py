@@ -286,3 +286,17 @@ def test_wrong_arguments_are_named(
 ):
     with pytest.raises(kind, match=named):
         signal.fill_gaps(**{"x": da.ones(20, chunks=6), **changed})
+
+
+def test_small_chunks_of_files_are_read_together(tmp_path):
+    x = band_limited((256, 64), 3, "f8")
+    x[::5, ::7] = np.nan
+    in_memory = da.from_array(x, chunks=(1, 64))
+    in_memory.to_zarr(tmp_path / "x.zarr")
+    stored = da.from_zarr(tmp_path / "x.zarr")
+    options = {"band": 0.1, "tolerance": 0.9, "iterations": 2, "memory_limit": "1 MiB"}
+    filled, _ = signal.fill_gaps(stored, **options)
+    expected, _ = signal.fill_gaps(in_memory, **options)
+    assert filled.chunks == stored.chunks
+    assert len(filled.__dask_graph__()) < len(expected.__dask_graph__()) / 2
+    np.testing.assert_allclose(filled, expected, rtol=0, atol=1e-12)

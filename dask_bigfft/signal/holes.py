@@ -176,7 +176,7 @@ def _known_and_weights(
     With `counts_holes`, the second layer is 1 in holes and 0 elsewhere.
     """
     missing = _missing(x, mask)
-    layers = allocate_like(x, (2, *x.shape), x.dtype)
+    layers: Array = allocate_like(x, (2, *x.shape), x.dtype)
     values = layers[0]
     values[...] = x
     np.copyto(values, x.dtype.type(0), where=missing)

@@ -400,6 +400,27 @@ def _parse_transfer_array(
     is_real: bool,
 ) -> TransferArray | TransferInMemory:
     """Return a transfer function that is an array, with as many axes as the spectrum."""
+    multiplier = _numbers_of(transfer, array)
+    length_of = dict(zip(along, lengths, strict=True))
+    halved = along[-1] if is_real else None
+    shape = tuple(length_of.get(axis, n) for axis, n in enumerate(array.shape))
+    if halved is not None:
+        shape = (*shape[:halved], lengths[-1] // 2 + 1, *shape[halved + 1 :])
+    if not _broadcasts_to(multiplier.shape, shape):
+        allowed = f"a shape that broadcasts against the spectrum, {shape}"
+        raise_invalid("transfer", f"shape {multiplier.shape}", allowed)
+    if not is_on_gpu(array._meta):
+        multiplier = to_host_memory(multiplier)
+    missing = len(shape) - multiplier.ndim
+    if is_lazy(transfer) or is_on_gpu(transfer) or _is_sent(multiplier):
+        lazy_array = multiplier[(np.newaxis,) * missing]
+        return TransferArray(lazy_array, length_of, halved).in_precision_of(array.dtype)
+    values = np.asarray(transfer)[(np.newaxis,) * missing]
+    return TransferInMemory(values, length_of, halved)
+
+
+def _numbers_of(transfer: Any, array: da.Array) -> da.Array:
+    """Return a transfer function as a lazy array of numbers, of the library of `array`."""
     allowed = "a function of frequencies, or an array of numbers"
     try:
         multiplier = transfer if type(transfer) is type(array) else da.asanyarray(transfer)
@@ -412,28 +433,19 @@ def _parse_transfer_array(
             allowed,
             kind=ArgumentTypeError,
         )
-    shape = list(array.shape)
-    for axis, length in zip(along, lengths, strict=True):
-        shape[axis] = length
-    if is_real:
-        shape[along[-1]] = lengths[-1] // 2 + 1
-    fits = multiplier.ndim <= len(shape) and all(
-        size in (1, length)
-        for size, length in zip(reversed(multiplier.shape), reversed(shape), strict=False)
-    )
-    if not fits:
-        allowed = f"a shape that broadcasts against the spectrum, {tuple(shape)}"
-        raise_invalid("transfer", f"shape {multiplier.shape}", allowed)
-    if not is_on_gpu(array._meta):
-        multiplier = to_host_memory(multiplier)
-    missing = len(shape) - multiplier.ndim
-    halved = along[-1] if is_real else None
-    length_of = dict(zip(along, lengths, strict=True))
-    if is_lazy(transfer) or is_on_gpu(transfer) or _is_sent(multiplier):
-        lazy_array = multiplier[(np.newaxis,) * missing]
-        return TransferArray(lazy_array, length_of, halved).in_precision_of(array.dtype)
-    values = np.asarray(transfer)[(np.newaxis,) * missing]
-    return TransferInMemory(values, length_of, halved)
+    return cast("da.Array", multiplier)
+
+
+def _broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Return whether an array of a shape broadcasts against one of another, which it fits in.
+
+    >>> _broadcasts_to((1, 5), (3, 4, 5)), _broadcasts_to((2, 5), (1, 5))
+    (True, False)
+    """
+    if len(shape) > len(target):
+        return False
+    last = target[len(target) - len(shape) :]
+    return all(n in (1, length) for n, length in zip(shape, last, strict=True))
 
 
 #: Maximum bytes of an array that is sent to the workers of a cluster as a whole.
@@ -569,20 +581,48 @@ def _filtered_by_two_plans(
         spectrum_axes(forward),
         product_phase(spectrum, forward),
     )
-    estimated = without_measuring(options)
-    inverse = transforms.inverse(product, estimated, {})
     lengths = zip(chosen_filter.axes, chosen_filter.lengths, strict=True)
     keeps_lengths = all(array.shape[axis] == length for axis, length in lengths)
-    if options.get("chunks") is None and keeps_lengths:
-        # The input's chunks, if they cost no exchange. The blocks of a band are fewer.
-        preserving = transforms.inverse(product, {**estimated, "chunks": array.chunks}, {})
-        costs_no_exchange = len(preserving.travelling) <= len(inverse.travelling)
-        if costs_no_exchange or chosen_filter.windows:
-            inverse = preserving
-            options = {**options, "chunks": array.chunks}
-    if is_measured(options):
-        inverse = transforms.inverse(product, options, {})
+    preserved = array.chunks if options.get("chunks") is None and keeps_lengths else None
+    inverse = _inverse_plan(
+        product,
+        transforms,
+        options,
+        preserved,
+        has_band=bool(chosen_filter.windows),
+    )
     return applied(product, inverse)
+
+
+def _inverse_plan(
+    product: da.Array,
+    transforms: Transforms,
+    options: SignalOptions,
+    preserved: tuple[tuple[int, ...], ...] | None,
+    has_band: bool,
+) -> Plan:
+    """Return the plan of the inverse transform of a product.
+
+    Parameters
+    ----------
+    product, transforms, options
+        The spectrum, its transforms, and the caller's keywords.
+    preserved : tuple of tuple of int, optional
+        Chunks of the filter's input, which the result gets if they cost no exchange.
+    has_band : bool
+        True if the spectrum has only a band. Its blocks are fewer, and the input's chunks are taken
+        also where they cost an exchange.
+    """
+    estimated = without_measuring(options)
+    plan = transforms.inverse(product, estimated, {})
+    if preserved is not None:
+        preserving = transforms.inverse(product, {**estimated, "chunks": preserved}, {})
+        if has_band or len(preserving.travelling) <= len(plan.travelling):
+            plan = preserving
+            options = {**options, "chunks": preserved}
+    if is_measured(options):
+        return transforms.inverse(product, options, {})
+    return plan
 
 
 def _multiplied(

@@ -71,22 +71,9 @@ def plan_segments(
     >>> plan.count, plan.expected.peak_host < 1000 * 2**20
     (32769, True)
     """
-    default = "welch" if y is None else "csd"
-    name = parse_choice(
-        "function",
-        function or default,
-        "welch",
-        "csd",
-        "stft",
-        "spectrogram",
-        "istft",
-    )
-    if y is not None and name not in ("csd", "spectrogram"):
-        raise_invalid("y", "an array", f"None for {name}, which takes one array")
+    name = _parse_function(function, y)
     if name == "istft":
         return _plan_of_inverse(x, keywords)
-    if y is None and name == "csd":
-        raise_invalid("y", None, "an array for csd, which takes two")
     arrays = (parse_array(x, "fft"),) if y is None else parse_pair(x, y)
     if name in ("welch", "csd"):
         return _plan_of_average(arrays, name, keywords)
@@ -100,6 +87,25 @@ def plan_segments(
     )
     call.plan.refuse_above_limit()
     return call.plan
+
+
+def _parse_function(function: Any, y: Any) -> str:
+    """Return the name of the function that takes the arrays, one of which is `y` or None."""
+    default = "welch" if y is None else "csd"
+    name: str = parse_choice(
+        "function",
+        function or default,
+        "welch",
+        "csd",
+        "stft",
+        "spectrogram",
+        "istft",
+    )
+    if y is not None and name not in ("csd", "spectrogram"):
+        raise_invalid("y", "an array", f"None for {name}, which takes one array")
+    if y is None and name == "csd":
+        raise_invalid("y", None, "an array for csd, which takes two")
+    return name
 
 
 def _plan_of_inverse(x: Any, keywords: Mapping[str, Any]) -> OverlapAddPlan:

@@ -6,7 +6,7 @@ is that of a sphere, and a step of longitude that at the middle latitude of the 
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, Unpack, cast, get_args
@@ -1056,13 +1056,7 @@ def pad(
     samples = {}
     attrs = {}
     for name, (before, after) in widths.items():
-        own = samples_of(array, name)
-        first = own.first - before * own.step
-        is_whole = own.is_time or float(first).is_integer()
-        if is_whole and isinstance(own.first, int):
-            first = round(first)
-        length = own.length + before + after
-        samples[name] = replace(own, first=first, length=length)
+        samples[name] = _longer(samples_of(array, name), before, after)
         attrs[name] = {PAD_WIDTH: [before, after]}
     return _with_samples(
         array,
@@ -1070,6 +1064,16 @@ def pad(
         samples,
         attrs,
     )
+
+
+def _longer(samples: Samples, before: int, after: int) -> Samples:
+    """Return the samples of a dimension with more of them before and after; whole numbers stay."""
+    first = samples.first - before * samples.step
+    is_whole = samples.is_time or float(first).is_integer()
+    if is_whole and isinstance(samples.first, int):
+        first = round(first)
+    length = samples.length + before + after
+    return replace(samples, first=first, length=length)
 
 
 @over_variables(spectral=False)
@@ -1109,13 +1113,21 @@ def unpad(array: xr.DataArray, dim: Dims = None, *, width: Any = None) -> xr.Dat
     cropped = array.isel(inner)
     if is_lazy(array.data):
         cropped = _with_even_chunks(cropped, array.chunksizes)
+    return cropped.assign_coords(_coordinates_without_width(cropped, widths))
+
+
+def _coordinates_without_width(
+    array: xr.DataArray,
+    dims: Iterable[Hashable],
+) -> dict[Hashable, xr.Variable]:
+    """Return the coordinates of dimensions without the samples that `pad` has added."""
     coords = {}
-    for name in widths:
-        if name in cropped.coords:
-            coordinate = cropped.coords[name].variable.copy()
+    for name in dims:
+        if name in array.coords:
+            coordinate = array.coords[name].variable.copy()
             coordinate.attrs.pop(PAD_WIDTH, None)
             coords[name] = coordinate
-    return cropped.assign_coords(coords)
+    return coords
 
 
 def _with_even_chunks(

@@ -1,6 +1,6 @@
-"""Plans of transforms, and of filters that one plan computes, without touching data."""
+"""Plans of transforms, and of filters and spectra that one plan computes, without touching data."""
 
-from typing import Any, Literal, SupportsIndex, Unpack, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, Unpack, cast, get_args, overload
 
 from dask_bigfft.api.arguments import Extras
 from dask_bigfft.api.calls import Axes, N, Norm, S, plan_of_stored, plans_of_call
@@ -8,6 +8,29 @@ from dask_bigfft.errors import ArgumentTypeError, PlanError, raise_invalid
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.transforms.spec import COSINES, TRANSFORMS
 
+if TYPE_CHECKING:
+    from dask_bigfft.signal.segment_plan import OverlapAddPlan, SegmentPlan
+
+TransformName = Literal[
+    "fft",
+    "ifft",
+    "rfft",
+    "irfft",
+    "hfft",
+    "ihfft",
+    "fft2",
+    "ifft2",
+    "rfft2",
+    "irfft2",
+    "hfft2",
+    "ihfft2",
+    "fftn",
+    "ifftn",
+    "rfftn",
+    "irfftn",
+    "hfftn",
+    "ihfftn",
+]
 FilterName = Literal[
     "bandpass",
     "bandstop",
@@ -27,18 +50,39 @@ FilterName = Literal[
     "shift",
 ]
 
+SpectrumName = Literal["czt", "envelope", "power_spectrum", "radial_power_spectrum", "zoom_fft"]
+SegmentName = Literal["csd", "spectrogram", "stft", "welch"]
+
 #: Functions of `dask_bigfft.signal` that one plan computes, with rare exceptions.
 FILTERS: tuple[str, ...] = get_args(FilterName)
+FUNCTIONS = (*FILTERS, *get_args(SpectrumName), *get_args(SegmentName), "istft")
+
+#: Functions that take several plans, by the function that has a plan like each of them.
+SEVERAL_PLANS = {
+    "coherence": "csd",
+    "cross_spectrum": "power_spectrum",
+    "fill_gaps": "lowpass",
+    "gradient": "derivative",
+    "transfer_function": "csd",
+}
 
 
 @overload
-def plan(a: Any, kind: FilterName, **extras: Any) -> Plan: ...
+def plan(a: Any, kind: FilterName | SpectrumName, **extras: Any) -> Plan: ...
+
+
+@overload
+def plan(a: Any, kind: SegmentName, **extras: Any) -> "SegmentPlan": ...
+
+
+@overload
+def plan(a: Any, kind: Literal["istft"], **extras: Any) -> "OverlapAddPlan": ...
 
 
 @overload
 def plan(
     a: Any,
-    kind: str = "fftn",
+    kind: TransformName = "fftn",
     *,
     n: N = None,
     s: S = None,
@@ -47,6 +91,10 @@ def plan(
     norm: Norm = None,
     **extras: Unpack[Extras],
 ) -> Plan: ...
+
+
+@overload
+def plan(a: Any, kind: str, **extras: Any) -> Any: ...
 
 
 def plan(
@@ -59,19 +107,22 @@ def plan(
     axes: Any = None,
     norm: Norm = None,
     **extras: Any,
-) -> Plan:
-    """Return the plan of a transform or of a filter, without touching data.
+) -> "Plan | SegmentPlan | OverlapAddPlan":
+    """Return the plan of a transform, a filter or a spectrum, without touching data.
 
     Parameters
     ----------
     a : dask array or array-like
-        Input of the transform or of the filter.
+        Input of the transform or of the function.
     kind : str
         Name of a transform of `numpy.fft`, such as ``"fftn"`` or ``"irfft"``, or of a function of
-        `dask_bigfft.signal` that filters: ``"fourier_filter"``, ``"lowpass"``, ``"highpass"``,
+        `dask_bigfft.signal`. Filters are ``"fourier_filter"``, ``"lowpass"``, ``"highpass"``,
         ``"bandpass"``, ``"bandstop"``, ``"fftconvolve"``, ``"convolve"``, ``"correlate"``,
         ``"convolve_masked"``, ``"derivative"``, ``"laplacian"``, ``"poisson"``, ``"hilbert"``,
-        ``"shift"``, ``"resample"`` or ``"downsample"``. Cosine and sine transforms have no plan.
+        ``"shift"``, ``"resample"`` and ``"downsample"``. Spectra are ``"power_spectrum"``,
+        ``"radial_power_spectrum"``, ``"czt"``, ``"zoom_fft"``, ``"envelope"``, ``"welch"``,
+        ``"csd"``, ``"stft"``, ``"spectrogram"`` and ``"istft"``. Cosine and sine transforms have no
+        plan.
     n, axis
         Arguments of transforms of one axis.
     s, axes
@@ -81,20 +132,22 @@ def plan(
     **extras
         `order`, `chunks`, `memory_limit`, `rounds`, `digits`, `band`, `band_index`, `variant`,
         `kernel`, `device`, `device_memory_limit`, `overwrite_x`, `verify` and `planner`, see `fft`.
-        For a filter all of its arguments by name, such as `transfer` and `spacing`.
+        For a function of `dask_bigfft.signal` all of its arguments by name, such as `transfer`,
+        `spacing` and, for ``"csd"``, `y`.
 
     Returns
     -------
-    Plan
+    Plan, SegmentPlan or OverlapAddPlan
         The plan; print it, call ``explain()``, or show it in a notebook. That of a filter has both
         transforms, with the product between them; that of ``"convolve_masked"`` has values and
-        weights along a first axis of its own.
+        weights along a first axis of its own. Plans of segments and slices are those of
+        `dask_bigfft.signal.plan_segments`.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        In the same cases as the transform or the filter. A `PlanError` gives the reason why a
-        filter has no plan, or more than one.
+        In the same cases as the transform or the function. A `PlanError` gives the reason why a
+        function has no plan, or more than one.
 
     Examples
     --------
@@ -120,19 +173,17 @@ def plan(
         "axis": axis,
         "axes": axes,
     }
-    if isinstance(kind, str) and kind in FILTERS:
+    if isinstance(kind, str) and kind in FUNCTIONS:
         from dask_bigfft import signal  # not needed for transforms
 
         named = {name: value for name, value in where.items() if value is not None}
         if norm is not None:
             named["norm"] = norm
         plans = plans_of_call(getattr(signal, kind), a, **named, **extras)
-        only: Plan = only_plan(kind, plans)
-        return only
+        return cast("Plan | SegmentPlan | OverlapAddPlan", only_plan(kind, plans))
+    refuse_several_plans(kind)
     if not isinstance(kind, str) or kind not in (*TRANSFORMS, *COSINES):
-        allowed = f"one of {', '.join((*TRANSFORMS, *FILTERS))}"
-        allowed += "; `signal.plan_segments` is for welch, csd, stft, istft and spectrogram"
-        raise_invalid("kind", kind, allowed)
+        raise_invalid("kind", kind, f"one of {', '.join((*TRANSFORMS, *FUNCTIONS))}")
     return plan_of_stored(
         a,
         None,
@@ -141,6 +192,15 @@ def plan(
         norm,
         cast("Extras", extras),
     )
+
+
+def refuse_several_plans(kind: Any) -> None:
+    """Raise an error for a function that takes several plans; it names one that has such a plan."""
+    if isinstance(kind, str) and kind in SEVERAL_PLANS:
+        like = SEVERAL_PLANS[kind]
+        raise_invalid(
+            "kind", kind, f"{like!r}: {kind} takes several plans, each like that of {like}"
+        )
 
 
 def only_plan(kind: str, plans: list[Any]) -> Any:

@@ -22,10 +22,11 @@ import xarray as xr
 
 from dask_bigfft.api.calls import Norm
 from dask_bigfft.planner.plan import Plan, PublicNames
+from dask_bigfft.plans import SegmentName
 from dask_bigfft.signal.segment_plan import OverlapAddPlan, SegmentPlan
 from dask_bigfft.xarray import chirp_z, filters, functions, short_time, spectra
 from dask_bigfft.xarray.arrays import Dims, Labelled
-from dask_bigfft.xarray.plans import PlannedName, SegmentName
+from dask_bigfft.xarray.plans import PlannedName
 from dask_bigfft.xarray.transforms import TransformName
 
 __all__ = ["Accessor"]

@@ -9,7 +9,7 @@ from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.calls import Norm, plans_of_call
 from dask_bigfft.errors import ArgumentTypeError, parse_choice, raise_invalid
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.plans import only_plan
+from dask_bigfft.plans import SegmentName, only_plan, refuse_several_plans
 from dask_bigfft.signal.segment_plan import OverlapAddPlan, SegmentPlan
 from dask_bigfft.xarray import chirp_z, filters, short_time, spectra
 from dask_bigfft.xarray.arrays import Dims
@@ -34,9 +34,6 @@ PlannedName = Literal[
     "shift",
     "zoom_fft",
 ]
-
-#: Functions of segments and slices.
-SegmentName = Literal["csd", "spectrogram", "stft", "welch"]
 
 #: Names of the kinds of plans: transforms, and all others.
 TRANSFORM_NAMES: tuple[str, ...] = get_args(TransformName)
@@ -126,6 +123,7 @@ def plan(
     >>> plan(field, "welch", "x", nperseg=16).count
     31
     """
+    refuse_several_plans(kind)
     parse_choice("kind", kind, *TRANSFORM_NAMES, *OTHER_NAMES)
     if isinstance(array, xr.Dataset):
         names = tuple(array.data_vars)

@@ -1,17 +1,21 @@
 """Plans of filters before they are computed: `plan(x, "lowpass", ...)` and `.bigfft.plan`."""
 
 from dataclasses import replace
+from typing import get_args
 
 import dask.array as da
 import numpy as np
 import pytest
+import xarray as xr
 from lazy import plans_of
 
 import dask_bigfft
+import dask_bigfft.xarray  # the accessor
 from dask_bigfft import signal
-from dask_bigfft.errors import ArgumentError, ArgumentTypeError, PlanError
-from dask_bigfft.plans import FILTERS
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError, MemoryLimitError, PlanError
+from dask_bigfft.plans import FILTERS, FUNCTIONS, SEVERAL_PLANS, TransformName
 from dask_bigfft.testing.strategies import random_array
+from dask_bigfft.transforms.spec import TRANSFORMS
 
 SHAPE = (31, 40)
 KERNEL = random_array((3, 5), "f8", 1)
@@ -72,6 +76,51 @@ def test_the_plan_is_that_of_the_function(name, dtype):
     assert plan.expected.peak_host > 0
 
 
+WINDOW = {"win": np.hanning(8), "hop": 4, "fs": 1.0}
+
+#: Arguments of each spectrum.
+SPECTRA = {
+    "csd": {"y": np.ones(SHAPE), "nperseg": 8},
+    "czt": {"m": 5, "axis": 0},
+    "envelope": {"residual": None},
+    "istft": {**WINDOW, "mfft": 60},
+    "power_spectrum": {"axes": 1},
+    "radial_power_spectrum": {},
+    "spectrogram": WINDOW,
+    "stft": WINDOW,
+    "welch": {"nperseg": 8, "axis": 0},
+    "zoom_fft": {"fn": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", sorted({*FUNCTIONS} - {*FILTERS}))
+def test_spectra_are_planned_by_their_names(name):
+    plan = dask_bigfft.plan(unreadable(), name, **SPECTRA[name], memory_limit="1 GiB")
+    assert plan.expected.peak_host > 0
+    assert "memory" in plan.explain()
+    with pytest.raises((MemoryLimitError, PlanError), match=r"memory_limit"):
+        dask_bigfft.plan(unreadable(), name, **SPECTRA[name], memory_limit=100)
+
+
+def test_types_have_all_names():
+    assert get_args(TransformName) == tuple(TRANSFORMS)
+
+
+def test_a_plan_of_segments_is_that_of_plan_segments():
+    plan = dask_bigfft.plan(unreadable(), "welch", nperseg=8, axis=0)
+    assert plan == signal.plan_segments(unreadable(), nperseg=8, axis=0)
+
+
+@pytest.mark.parametrize("name", SEVERAL_PLANS)
+def test_functions_of_several_plans_name_one_that_has_such_a_plan(name):
+    like = SEVERAL_PLANS[name]
+    with pytest.raises(ArgumentError, match=f"`kind`='{name}'.*need '{like}'"):
+        dask_bigfft.plan(unreadable(), name)
+    if name != "gradient":
+        with pytest.raises(ArgumentError, match=f"`kind`='{name}'.*need '{like}'"):
+            xr.DataArray(unreadable()).bigfft.plan(name)
+
+
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("shape", "chunks"),
@@ -115,7 +164,7 @@ def test_arguments_are_those_of_the_function(name, arguments, argument):
         dask_bigfft.plan(unreadable(), name, **arguments)
 
 
-@pytest.mark.parametrize("kind", ["oaconvolve", "welch", "fftx", None, ["fft"], np.ones(3)])
+@pytest.mark.parametrize("kind", ["oaconvolve", "plan_segments", "fftx", None, ["fft"], np.ones(3)])
 def test_other_kinds_are_refused(kind):
     with pytest.raises(ArgumentError, match="`kind`"):
         dask_bigfft.plan(unreadable(), kind)

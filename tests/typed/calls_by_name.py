@@ -6,7 +6,7 @@ import dask.array as da
 import xarray as xr
 
 import dask_bigfft.xarray as bx
-from dask_bigfft import signal
+from dask_bigfft import plan, signal
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.signal.segment_plan import SegmentPlan
 from dask_bigfft.xarray.accessor import Accessor
@@ -54,6 +54,8 @@ def calls_of_signals(x: da.Array) -> None:
     assert_type(signal.lowpass(x, 0.1, axes=0, memory_limit="1 GiB", device="cpu"), da.Array)
     assert_type(signal.welch(x, nperseg=8, chunks="auto")[1], da.Array)
     assert_type(signal.convolve_masked(x, [1.0], verify="energy"), da.Array)
+    assert_type(plan(x, "power_spectrum", axes=0), Plan)
+    assert_type(plan(x, "welch", nperseg=8), SegmentPlan)
     signal.lowpass(x, 0.1, memory="1 GiB")  # type: ignore[call-arg]
     signal.welch(x, device="tpu")  # type: ignore[arg-type]
     signal.convolve_masked(x, [1.0], planer="measure")  # type: ignore[call-arg]

@@ -23,6 +23,7 @@ from devices.random_cases import SIGNALS, random_case
 from support import close, local
 
 from dask_bigfft import fft, plan, report, signal, transposed_index
+from dask_bigfft.api.arguments import parse_kernel
 from dask_bigfft.errors import ArgumentError, PlanError
 from dask_bigfft.gpu import cuda, cupy_gpu, kernels, links, on_gpu
 from dask_bigfft.gpu.operations import FFT, Strided, Transfer
@@ -330,6 +331,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def card(monkeypatch, folder):
     """CuPy, as far as blocks need it; host memory is refused."""
+    parse_kernel(None, np.dtype("c16"))  # tests itself in host memory, once in a process
     module = cupy_of_cards(opened=set())
     monkeypatch.setattr(links, "LINK_ROW_NBYTES", 32)
     monkeypatch.setattr(links, "MESSAGE_NBYTES", 256)

@@ -210,6 +210,8 @@ class Underway(Generic[T]):
 class WriteBehind:
     """Writes of many tasks, which go on while the tasks compute, until the ``with`` block ends.
 
+    A task that is still running then, after an error of another one, cannot start any.
+
     Writes run at once where those of `Underway` do. They also do in other processes: a copy of this
     object lets none wait.
 
@@ -230,14 +232,23 @@ class WriteBehind:
         self.most = most
         self._free = threading.Semaphore(most)
         self._errors: list[BaseException] = []
+        self._is_over = False
 
     def start(self, nbytes: int, call: Callable[[], object]) -> None:
-        """Start a call that writes `nbytes`; raise the error of an earlier one."""
+        """Start a call that writes `nbytes`; raise the error of an earlier one.
+
+        Raises
+        ------
+        RuntimeError
+            If the ``with`` block has ended.
+        """
         if not self.most:
             call()
             return
         self._free.acquire()
         try:
+            if self._is_over:
+                raise RuntimeError("no block is written: the run has ended")
             self._raise_error()
             write = _started(nbytes, call)
         except BaseException:
@@ -264,8 +275,15 @@ class WriteBehind:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for _write in range(self.most):  # all writes have ended once all places are free
-            self._free.acquire()
+        taken = 0
+        try:
+            while taken < self.most:  # all writes have ended once all places are free
+                self._free.acquire()
+                taken += 1
+        finally:
+            self._is_over = True
+            if taken:
+                self._free.release(taken)
         if kind is None:
             self._raise_error()
 

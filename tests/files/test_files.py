@@ -205,6 +205,16 @@ def test_after_an_error_no_write_is_under_way(threads):
     assert finished
 
 
+def test_a_task_that_is_late_does_not_wait_for_ever(threads):
+    """Dask's threads still run tasks after another one has failed, and Python waits for them."""
+    written = []
+    with files.WriteBehind(2) as writes:
+        pass
+    with pytest.raises(RuntimeError, match="ended"):
+        writes.start(files.LEAST, lambda: written.append(True))
+    assert not written
+
+
 def test_a_copy_of_writes_behind_lets_none_wait():
     """A copy is in another process, where nobody waits for its writes."""
     ended = []

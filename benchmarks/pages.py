@@ -66,7 +66,9 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
         "the process, but no imports. Just before the call the process touches as much memory "
         "and frees it. "
         "Empty cache: no loop of ours is compiled yet. Medians. By default the program runs a few "
-        "shapes of each size, in five turns, and in three above 256 MiB; it can run all shapes.",
+        "shapes of each size, in five turns, and in three above 256 MiB; it can run all shapes. "
+        "On CPUs a part of the difference to `scipy.fft` is the exit of a process that imported "
+        "`dask.array`, which `da.fft` has, too: see the imports.",
         {
             "first": (
                 "First calls",

@@ -64,8 +64,8 @@ _current = threading.local()
 class Card(contextlib.AbstractContextManager):
     """A device, and which of them is a thread's current one."""
 
-    def __init__(self, ordinal):
-        self.id = ordinal
+    def __init__(self, ordinal=None):
+        self.id = self.current() if ordinal is None else ordinal
 
     def use(self):
         pass
@@ -304,6 +304,7 @@ def cupy_of_cards(opened):
         ascontiguousarray=lambda x: CardArray.of(x._values),
         multiply=lambda x, y, out: np.multiply(x._values, y, out=out._values),
         asnumpy=refused,
+        positive=lambda x: CardArray.of(x._values),
         conj=lambda x, out: np.conj(x._values, out=out._values),
         roll=lambda x, shift, axis: CardArray.of(np.roll(x._values, shift, axis)),
         get_default_memory_pool=lambda: pool,

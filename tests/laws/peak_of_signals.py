@@ -16,6 +16,8 @@ from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.memory import default_arena
 from dask_bigfft.system import return_freed
 
+SHORT_TIME = ("stft", "spectrogram", "istft")
+
 WINDOW = {"win": np.hanning(1024), "hop": 256, "fs": 1.0}
 
 
@@ -42,7 +44,7 @@ def field(shape, chunks, dtype, part):
 
 def result_of(function, shape, chunks, dtype, limit, options):
     """Return the lazy result, and the forecast of its memory, which may be the limit."""
-    if function in ("stft", "spectrogram", "istft"):
+    if function in SHORT_TIME:
         x = field(shape, chunks, dtype, 0)
         arguments = {**WINDOW, **options, "memory_limit": limit}
         plan = signal.plan_segments(x, function=function, **arguments)
@@ -71,7 +73,8 @@ def of_signals(pause, folder, job):
         "bigfft.scratch.directory": folder,
     }
     dask.config.set(settings)
-    return_freed()  # what glibc keeps of it depends on which thread had which block
+    if function in SHORT_TIME:  # plans with scratch files do it
+        return_freed()  # what glibc keeps of it depends on which thread had which block
     small = [min(size, 2 * chunk) for size, chunk in zip(shape, chunks, strict=True)]
     warm, _ = result_of(function, small, chunks, dtype, "1 GiB", dict(options))
     da.store(warm, Nothing(), lock=False)  # makes what is made once

@@ -46,7 +46,7 @@ from dask_bigfft.memory import allocate
 from dask_bigfft.memory.arena import ordinary_block
 from dask_bigfft.self_tests import ALLOWED, relative_error, wrong_result
 from dask_bigfft.system import deep_binding, loaded_library
-from dask_bigfft.transforms.layout import LONG_BYTES, ROW_BYTES, TILE_BYTES, half
+from dask_bigfft.transforms.layout import CACHE_LINE, LONG_BYTES, ROW_BYTES, TILE_BYTES, half
 
 #: Factor of the sum: 1 for "none", 1/sqrt(n) for "ortho", 1/n for "full".
 Scale = Literal["none", "ortho", "full"]
@@ -59,9 +59,6 @@ SHORT_DTYPES = ALL_DTYPES - {np.dtype("G")}
 
 #: Bytes above which several axes are transformed one by one in padded memory.
 PADDED_BYTES = 8 << 20
-
-#: Bytes of a line of a processor's cache.
-CACHE_LINE = 64
 
 #: Bytes of a cache that a column may fill for FFTs in place. Rows of 2^k m bytes, m odd, use one of
 #: 2^k / 64 sets of it, so that a column of n rows needs as much cache as n 2^k bytes in a piece.

@@ -608,6 +608,9 @@ LONG_BYTES = 4 << 20
 #: Minimum bytes of a tile's rows.
 ROW_BYTES = 1 << 8
 
+#: Bytes of a line of a processor's cache.
+CACHE_LINE = 64
+
 
 def tile_bytes_of(threads: int, changes: bool = False) -> int:
     """Return the bytes of a tile for a number of concurrent threads of a process.
@@ -656,12 +659,16 @@ def tiling(
     This is the outermost dimension that is not transformed. The width is a maximum, which may
     exceed the dimension. The result is None if its slices are too large, if the rows of a tile
     would be too narrow, or if the block is empty. Tiles of a block that `changes` are smaller. A
-    slice that is larger than such a tile, but not than a usual one, is a tile of its own.
+    slice that is larger than such a tile, but not than a usual one, is a tile of its own. Rows that
+    end at a cut have an odd number of cache lines. Then the columns of a tile use all sets of a
+    cache, and are transformed without a copy in padded memory.
 
     >>> tiling((64, 8192), {1}, 64 * 8192 * 16, threads=1)
     (0, 16)
     >>> tiling((64, 1 << 17), {1}, 64 << 21, threads=1, changes=True)
     (0, 1)
+    >>> tiling((8192, 512), {0}, 8192 * 512 * 8, threads=1)  # rows of five lines
+    (1, 40)
     """
     if math.prod(shape) == 0:
         return None
@@ -669,12 +676,17 @@ def tiling(
     if not free_dims:
         return None
     dim = free_dims[0]
-    width = tile_bytes_of(threads, changes) * shape[dim] // nbytes
+    # The nearest width, because half a spectrum is a little larger than a power of two.
+    width = round(tile_bytes_of(threads, changes) * shape[dim] / nbytes)
     if width == 0 and nbytes <= tile_bytes_of(threads) * shape[dim]:
         width = 1
     row_nbytes = width * nbytes // math.prod(shape[: dim + 1])
-    is_possible = width > 0 and row_nbytes >= ROW_BYTES
-    return (dim, width) if is_possible else None
+    if width == 0 or row_nbytes < ROW_BYTES:
+        return None
+    if math.prod(shape[dim + 1 :]) == 1:
+        line_width = round(CACHE_LINE * math.prod(shape) / nbytes)
+        width = (width // line_width | 1) * line_width
+    return dim, width
 
 
 def contiguous(shape: Sequence[int], extents: Sequence[int]) -> int:

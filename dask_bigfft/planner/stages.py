@@ -393,7 +393,7 @@ def written_in_order(rounds: Sequence[Round], last: Exchange) -> SharedLayouts:
     """
     count = len(rounds)
     last_round = rounds[-1]
-    shared = None if last_round.windows else _shared(last, count)
+    shared = _shared(last, count)
     if shared is not None:
         row_nbytes = shared.place(last_round.target).width * np.dtype(last.dtype).itemsize
         if row_nbytes < LEAST_WRITTEN_NBYTES:

@@ -128,13 +128,13 @@ class Product:
             If there is no such plan.
         """
         if self.large.name == self.small.name:
-            plan = self.plan(None)
+            plan = self.plan(None, self.crops)
             own_spectrum = OwnSpectrum(self.correlated, _forward_divisor(plan))
             return PlannedProduct(self.large, plan, own_spectrum)
-        lengths = dict(zip(self.transforms.axes, self.transforms.lengths, strict=True))
+        lengths = self.lengths
         if self.vectors is not None and max(lengths.values()) <= LONGEST:
-            spectrum = SeparableSpectrum.of(self.vectors, lengths)
-            return PlannedProduct(self.large, self.plan(None), spectrum)
+            spectrum = SeparableSpectrum.of(self.vectors, lengths, self.starts)
+            return PlannedProduct(self.large, self.plan(None, self.crops_from_zero), spectrum)
         with_kernel = None
         with contextlib.suppress(PlanError):  # more memory than the limit for an array as a whole
             with_kernel = self._with_kernel()
@@ -142,13 +142,12 @@ class Product:
 
     def _with_kernel(self) -> PlannedProduct | None:
         """Return the product if the smaller input is small enough to be a kernel, else None."""
-        lengths = dict(zip(self.transforms.axes, self.transforms.lengths, strict=True))
         one_chunk = tuple((int(n),) for n in self.small.shape)
         factor = FactorSpec(one_chunk, np.dtype(self.small.dtype).str, "kernel")
-        plan = self.plan(factor)
+        plan = self.plan(factor, self.crops_from_zero)
         if not is_small(plan, self.small.shape):
             return None
-        template = KernelSpectrum(lengths, self.correlated, plan.kernel)
+        template = KernelSpectrum(self.lengths, self.starts, self.correlated, plan.kernel)
         return PlannedProduct(self.large, plan, LazyTransfer(self.small, factor, template))
 
     def _with_second_array(self) -> PlannedProduct:
@@ -163,10 +162,33 @@ class Product:
             "samples",
             self.correlated,
         )
-        plan = self.plan(factor)
+        plan = self.plan(factor, self.crops)
         return PlannedProduct(self.large, plan, LazyTransfer(small, factor, None))
 
-    def plan(self, factor: FactorSpec | None) -> Plan:
+    @property
+    def lengths(self) -> dict[int, int]:
+        """Length of the transform along each transformed axis."""
+        return dict(zip(self.transforms.axes, self.transforms.lengths, strict=True))
+
+    @property
+    def starts(self) -> dict[int, int]:
+        """First value of the cyclic result that is returned, along each axis that is cropped."""
+        return {axis: start for axis, (start, _) in self.crops.items()}
+
+    @property
+    def crops_from_zero(self) -> dict[int, tuple[int, int]]:
+        """The crops of a result whose first value is the first one that is returned.
+
+        A kernel that is computed for each tile moves the result there at no cost, so that rounds
+        write complete pieces of it.
+        """
+        crops = {}
+        for axis, (_, count) in self.crops.items():
+            if count < self.lengths[axis]:
+                crops[axis] = (0, count)
+        return crops
+
+    def plan(self, factor: FactorSpec | None, crops: Mapping[int, tuple[int, int]]) -> Plan:
         """Return the plan, with the smaller input as a factor or with none."""
         is_real = self.transforms.real
         return make_plan(
@@ -174,8 +196,8 @@ class Product:
             "rfftn" if is_real else "fftn",
             self.transforms.lengths,
             self.transforms.axes,
-            windows=self.crops,
-            transfer=tokenize(self.small.name, self.correlated),
+            windows=crops,
+            transfer=tokenize(self.small.name, self.correlated, self.starts),
             factor=factor,
             writing=self.writing,
             **inner_extras(self.options, chunks=self.options.get("chunks")),

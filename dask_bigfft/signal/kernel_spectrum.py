@@ -57,16 +57,21 @@ MOST_PHASES = 1 << 24
 WHOLE_SHARE = 1 / 4
 
 
-def _padded(x: Array, length: int) -> Array:
-    """Return an array with zeros at the end of the last axis, up to some length."""
+def _padded(x: Array, before: int, length: int) -> Array:
+    """Return an array with zeros before and after the samples of the last axis, to some length."""
     widths = [(0, 0)] * (x.ndim - 1)
-    widths.append((0, length - x.shape[-1]))
+    widths.append((before, length - before - x.shape[-1]))
     return np.pad(x, widths)
 
 
-def _summed_rows(x: Array, frequencies: Ints, modulus: int) -> Array:
+def _summed_rows(
+    x: Array,
+    first: int,
+    frequencies: Ints,
+    modulus: int,
+) -> Array:
     """Return the sums of `_dft_rows` row by row."""
-    rows = np.arange(x.shape[1], dtype=np.int64)
+    rows = np.arange(first, first + x.shape[1], dtype=np.int64)
     wide = np.result_type(x.dtype, np.complex128)
     phases = unit_roots(
         np.multiply.outer(frequencies, rows),
@@ -81,6 +86,7 @@ def _summed_rows(x: Array, frequencies: Ints, modulus: int) -> Array:
 
 def _chirped_rows(
     x: Array,
+    first: int,
     low: int,
     high: int,
     modulus: int,
@@ -117,11 +123,13 @@ def _chirped_rows(
         +1,
         "full",
     )
-    return work[:, :count] * chirp(frequency * frequency)[:, None]
+    of_first = 2 * first * (low + frequency)  # the phase of the first row
+    return work[:, :count] * chirp(frequency * frequency + of_first)[:, None]
 
 
 def _dft_rows(
     x: Array,
+    first: int,
     frequencies: Ints,
     modulus: int,
     fft: FFTLibrary,
@@ -132,6 +140,8 @@ def _dft_rows(
     ----------
     x : ndarray
         Of shape (lines, rows, columns).
+    first : int
+        Number n of the first row.
     frequencies : ndarray of int64
         The frequencies.
     modulus : int
@@ -147,17 +157,30 @@ def _dft_rows(
     rows = x.shape[1]
     count = frequencies.size
     if rows * count <= SUMMED_ROWS * (rows + count):
-        return _summed_rows(x, frequencies, modulus)
+        return _summed_rows(
+            x,
+            first,
+            frequencies,
+            modulus,
+        )
     jumps = np.flatnonzero(np.diff(frequencies) != 1) + 1
     parts: list[Array] = []
     for run in np.split(frequencies, jumps):
         low = int(run[0])
         if rows * run.size <= SUMMED_ROWS * (rows + run.size):
-            parts.append(_summed_rows(x, run, modulus))
+            parts.append(
+                _summed_rows(
+                    x,
+                    first,
+                    run,
+                    modulus,
+                )
+            )
         else:
             parts.append(
                 _chirped_rows(
                     x,
+                    first,
                     low,
                     low + run.size,
                     modulus,
@@ -239,17 +262,30 @@ class AxisSpectrum:
         """Number of frequencies."""
         return self.residues.size * self.columns
 
-    def spectrum(self, x: Array, fft: FFTLibrary) -> Array:
-        """Return the spectrum of samples along the last axis, at the frequencies of the tile."""
+    def spectrum(
+        self,
+        x: Array,
+        start: int,
+        fft: FFTLibrary,
+    ) -> Array:
+        """Return the spectrum of samples along the last axis, at the frequencies of the tile.
+
+        Sample `start` is taken as the first one. Those before it belong to the end of the period.
+        """
         if self.columns == 1 and self.residues.size > WHOLE_SHARE * self.length:
-            in_order = self._of_whole_axis(x, fft)
+            in_order = self._of_whole_axis(x, start, fft)
         else:
-            in_order = self._in_digits(x, fft)
+            in_order = self._in_digits(x, start, fft)
         return in_order if self.places is None else in_order[..., self.places]
 
-    def _of_whole_axis(self, x: Array, fft: FFTLibrary) -> Array:
+    def _of_whole_axis(
+        self,
+        x: Array,
+        start: int,
+        fft: FFTLibrary,
+    ) -> Array:
         """Return the spectrum by an FFT of the padded samples."""
-        padded = _padded(x, self.length)
+        padded = np.roll(_padded(x, 0, self.length), -start, -1)
         is_half = 2 * int(self.residues.max()) <= self.length
         if x.dtype.kind != "c" and is_half:
             half: Array = fft.run(Call("r2c", (padded.ndim - 1,), -1), padded)
@@ -257,14 +293,22 @@ class AxisSpectrum:
         padded = padded.astype(np.result_type(x.dtype, np.complex64), copy=False)
         return fft.c2c(padded, (padded.ndim - 1,), -1)[..., self.residues]
 
-    def _in_digits(self, x: Array, fft: FFTLibrary) -> Array:
+    def _in_digits(
+        self,
+        x: Array,
+        start: int,
+        fft: FFTLibrary,
+    ) -> Array:
         """Return the spectrum by a sum of rows, and FFTs of the length of the last digit."""
         columns = self.columns
         lines = math.prod(x.shape[:-1])
-        rows = -(-x.shape[-1] // columns)
-        matrix = _padded(x, rows * columns).reshape(lines, rows, columns)
+        first_row = -start // columns  # rounded down: the row of the first sample
+        before = -start - first_row * columns
+        rows = -(-(before + x.shape[-1]) // columns)
+        matrix = _padded(x, before, rows * columns).reshape(lines, rows, columns)
         sums = _dft_rows(
             matrix,
+            first_row,
             self.residues,
             self.length // columns,
             fft,
@@ -292,6 +336,8 @@ class KernelSpectrum:
     ----------
     lengths : mapping of int to int
         Length N of the transform along each transformed axis.
+    starts : mapping of int to int
+        First value of the cyclic convolution that is wanted along some axes, 0 along the others.
     conjugated : bool
         Whether the spectrum is conjugated.
     library : str
@@ -302,9 +348,19 @@ class KernelSpectrum:
     """
 
     lengths: Mapping[int, int]
+    starts: Mapping[int, int]
     conjugated: bool
     library: str
     array: Array = field(default_factory=lambda: np.empty(0))
+
+    def start(self, axis: int) -> int:
+        """Return the sample of the kernel that is taken as the first one along an axis."""
+        start = self.starts.get(axis, 0)
+        return -start if self.conjugated else start
+
+    def varies(self, axis: int) -> bool:
+        """Whether the spectrum varies along an axis: that of one sample, the first one, does not."""
+        return self.array.shape[axis] > 1 or self.start(axis) != 0
 
     def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "KernelOnTile":
         """Return the spectrum at the frequencies of a tile; see `kernels.transfer`."""
@@ -327,7 +383,7 @@ class KernelSpectrum:
         transformed: list[tuple[int, AxisSpectrum]] = []
         for axis, size in enumerate(samples.shape):
             if axis in self.lengths:
-                if size > 1:  # one sample has the same value at all frequencies
+                if self.varies(axis):
                     own = AxisSpectrum.of(indices[axis].ravel(), self.lengths[axis])
                     transformed.append((axis, own))
             elif size > 1:
@@ -336,7 +392,7 @@ class KernelSpectrum:
         transformed.sort(key=lambda pair: pair[1].count / samples.shape[pair[0]])
         for axis, own in transformed:
             lines = np.moveaxis(spectrum, axis, -1)
-            spectrum = np.moveaxis(own.spectrum(lines, fft), -1, axis)
+            spectrum = np.moveaxis(own.spectrum(lines, self.start(axis), fft), -1, axis)
         return np.conj(spectrum) if self.conjugated else spectrum
 
 
@@ -373,7 +429,7 @@ class KernelOnTile(TileTransfer):
         values = self.array
         dtype = np.result_type(values.dtype, np.complex64)
         for axis, size in enumerate(self.array.shape):
-            if size == 1:
+            if not self.kernel.varies(axis):
                 continue
             own_index = self.axes[axis].indices[broadcast_part(part, axis)]
             index = np.asarray(own_index.ravel(), like=values)
@@ -381,7 +437,8 @@ class KernelOnTile(TileTransfer):
                 values = values.take(index, axis)
                 continue
             length = self.kernel.lengths[axis]
-            samples = np.arange(size, dtype=np.int64, like=index)
+            start = self.kernel.start(axis)
+            samples = np.arange(-start, size - start, dtype=np.int64, like=index)
             exponents = samples[:, np.newaxis] * index % length
             phases = np.exp(exponents * (-2j * math.pi / length))
             lines = np.moveaxis(values, axis, -1)

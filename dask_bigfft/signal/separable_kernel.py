@@ -17,6 +17,7 @@ import numpy as np
 from dask_bigfft.arrays import Array
 from dask_bigfft.kernels.products import Slices
 from dask_bigfft.kernels.transfer import AxisOnTile, TileTransfer
+from dask_bigfft.kernels.twiddle import unit_roots
 
 #: Maximum sum of the differences from a separable kernel, in rounding errors of its absolute sum.
 MOST_ERRORS = 16
@@ -67,7 +68,12 @@ class SeparableSpectrum:
     spectra: Mapping[int, Array]
 
     @classmethod
-    def of(cls, vectors: Sequence[Array], lengths: Mapping[int, int]) -> "SeparableSpectrum":
+    def of(
+        cls,
+        vectors: Sequence[Array],
+        lengths: Mapping[int, int],
+        starts: Mapping[int, int],
+    ) -> "SeparableSpectrum":
         """Return the spectrum of the outer product of vectors, each along its own axis.
 
         Parameters
@@ -76,11 +82,19 @@ class SeparableSpectrum:
             A vector for each axis, of length 1 along the others.
         lengths : mapping of int to int
             Length of the transform along each transformed axis.
+        starts : mapping of int to int
+            Element of each vector that is taken as its first one, cyclically; 0 by default.
         """
         spectra: dict[int, Array] = {}
         for axis, vector in enumerate(vectors):
             if axis in lengths:
-                spectra[axis] = np.fft.fft(vector, lengths[axis], axis)
+                length = lengths[axis]
+                spectrum = np.fft.fft(vector, length, axis)
+                shape = [1] * vector.ndim
+                shape[axis] = length
+                exponents = np.arange(length) * starts.get(axis, 0)
+                phases = unit_roots(exponents, length, +1, np.dtype(np.complex128))
+                spectra[axis] = spectrum * phases.reshape(shape)
             else:
                 spectra[axis] = vector
         return cls(spectra)

@@ -289,7 +289,8 @@ def _interval_components(source: Group, target: Group) -> AxisComponents:
     source_cuts = np.union1d(source_bounds, padding_bounds)
     common_cuts = np.intersect1d(source_cuts, target_bounds)
     # Group i is between ends i and i + 1.
-    ends = np.union1d(common_cuts, [0, size])
+    last = max(source_bounds[-1], target_bounds[-1])
+    ends = np.union1d(common_cuts, [0, last])
     count = max(1, len(ends) - 1)
 
     def groups_of(bounds: Ints) -> Ints:

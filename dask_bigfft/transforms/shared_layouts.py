@@ -77,18 +77,24 @@ def _fits(shared_axis: AxisLayout, axis: AxisLayout) -> bool:
     With the same dimensions, the axis is cut wherever the shared axis is. Otherwise the axis is
     flat, and its blocks are intervals of the one shared block.
     """
-    if not all(map(_is_plain, (*shared_axis.groups, *axis.groups))):
+    groups = (*shared_axis.groups, *axis.groups)
+    if not all(map(_is_plain, groups)):
         return False
     if not _has_same_dims(shared_axis, axis):
+        is_whole = all(group.is_whole for group in groups)
         is_flat = len(axis.groups) == 1 and shared_axis.blocks == 1
-        return is_flat and merged(shared_axis.digits) == merged(axis.digits)
-    bounds = {group.digits: set(group.bounds) for group in axis.groups}
-    return all(bounds[group.digits].issuperset(group.bounds) for group in shared_axis.groups)
+        return is_whole and is_flat and merged(shared_axis.digits) == merged(axis.digits)
+    bounds = {group.digits: group.bounds for group in axis.groups}
+    for group in shared_axis.groups:
+        own_bounds = bounds[group.digits]
+        if own_bounds[-1] != group.stored or not set(own_bounds).issuperset(group.bounds):
+            return False
+    return True
 
 
 def _is_plain(group: Group) -> bool:
-    """Return True if a group stores each value once, in order, and without empty chunks."""
-    return group.is_whole and min(group.chunks, default=0) > 0
+    """Return True if a group stores its first values in order, and has no empty chunks."""
+    return group.is_in_order and group.stored <= group.size and min(group.chunks, default=0) > 0
 
 
 def _has_same_dims(a: AxisLayout, b: AxisLayout) -> bool:

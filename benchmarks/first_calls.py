@@ -52,10 +52,8 @@ TURNS_OF_LARGE = 3
 #: Function by the character of its row: of real and of complex input.
 FUNCTIONS = {"real": "rfftn", "complex": "fftn"}
 
-#: Memory that is touched before each call, in units of the input, and its maximum in bytes: more
-#: than any of the calls uses. With it a process has less than 4 GiB.
+#: Memory that is touched before each call, in units of the input: more than any of the calls uses.
 TOUCHED = 5
-MAX_TOUCHED_NBYTES = 11 << 28
 
 #: Bytes of a part of memory that one of several threads fills.
 PART_NBYTES = 1 << 26
@@ -92,7 +90,7 @@ def shape_of(mib: float, ndim: int, itemsize: int) -> tuple[int, ...]:
 
 def touch_before(input_nbytes: int) -> None:
     """Write in several threads to as much memory as a call may use, and free it."""
-    nbytes = min(TOUCHED * input_nbytes, MAX_TOUCHED_NBYTES)
+    nbytes = TOUCHED * input_nbytes
     memory = np.empty(nbytes, np.uint8)
     parts = [memory[low : low + PART_NBYTES] for low in range(0, nbytes, PART_NBYTES)]
     with ThreadPoolExecutor() as pool:

@@ -380,9 +380,9 @@ def filters(bench: Bench) -> None:
     for budget in (bench.budget, None):
         where = "fits" if budget is None else f"{budget // MIB} MiB"
         label = f"3D, f4, kernel of {KERNEL}^3, {where}"
-        if bench.results.lacks("filters", label):
+        if bench.results.lacks("convolutions", label):
             figures = convolved(bench, GpuFilter(3, "rfftn", "f4", budget), nbytes)
-            bench.results.add("filters", label, **figures)
+            bench.results.add("convolutions", label, **figures)
 
 
 @dataclass(frozen=True)
@@ -451,7 +451,7 @@ def convolved(bench: Bench, array: GpuFilter, nbytes: int) -> dict[str, Any]:
     return {
         "rounds": run.plan.notation,
         "crossings": round(run.passes, 2),
-        "one plan": statistics.median(times["one plan"]),
+        "seconds": statistics.median(times["one plan"]),
         **core.outcome(check),
     }
 

@@ -289,6 +289,10 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
                 "two plans=two plans, s | gain=two plans / one plan | floor=the bus, s | "
                 "of_floor=of the bus",
             ),
+            "convolutions": (
+                "Convolutions of 4 GiB in host memory with a small kernel, to compare with filters",
+                "name=array, memory of the GPU | rounds | crossings | seconds",
+            ),
             "hybrid": (
                 "CPU threads and the GPU together",
                 "name=problem | cpu=CPU, s | gpu=GPU, s | hybrid=both, s | gain=faster alone /"

@@ -61,6 +61,9 @@ CUBE = [256, 256, 256], [4, 256, 256]
 HALF_CUBE = [256, 256, 128], [4, 256, 128]
 ROWS_OF_PLANES = [2**14, 2**10], [2**8, 2**10]
 
+#: Bytes of Python objects of graphs of a few thousand tasks, which vary from run to run.
+SMALL_OBJECTS = 2 * MIB
+
 #: Shape, chunks and dtype of an array that is larger than its memory limit in MiB, and options.
 LIMITED = {
     "fill_gaps": (*HALF_CUBE, "f4", 30, {"band": 0.1, "iterations": 2, "tolerance": 0.9}),
@@ -85,5 +88,5 @@ def test_functions_keep_to_their_limit(case, tmp_path):
     job = [function, shape, chunks, dtype, limit * MIB, options]
     peak, figures = measured(of_signals, tmp_path, job, cgroups=False)
     assert figures["nbytes"] > limit * MIB >= figures["peak"]
-    assert peak.nbytes <= limit * MIB
+    assert peak.nbytes <= limit * MIB + SMALL_OBJECTS
     assert peak.nbytes <= figures["peak"] + OBJECTS

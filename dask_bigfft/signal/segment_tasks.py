@@ -256,19 +256,31 @@ def median_of_lines(lines: Array) -> Any:
     return np.median(contiguous, axis=-1, overwrite_input=True)
 
 
+def without_mean(segments: Array) -> Any:
+    """Return segments minus their mean along the last axis.
+
+    The mean is computed in double precision. Its digits beyond the precision of the segments are
+    subtracted, too: those of a large mean can exceed the signal.
+    """
+    wide = np.result_type(segments.dtype, np.float64)
+    mean = np.mean(segments, axis=-1, keepdims=True, dtype=wide)
+    dtype = segments.dtype if segments.dtype.kind in "fc" else wide
+    rounded = mean.astype(dtype)
+    centred = segments - rounded
+    centred -= (mean - rounded).astype(dtype)
+    return centred
+
+
 def without_line(segments: Array) -> Any:
     """Return segments minus the line of least squares along the last axis.
 
     `scipy.signal.detrend` solves for it by LAPACK, whose threads would compete with dask's.
     """
+    centred = without_mean(segments)
     count = segments.shape[-1]
-    centred = np.arange(count) - (count - 1) / 2
-    dtype = segments.real.dtype
-    if dtype.kind != "f":  # of integers
-        dtype = centred.dtype
-    time = np.asarray(centred.astype(dtype), like=segments)
+    places = np.arange(count) - (count - 1) / 2
+    time = np.asarray(places.astype(centred.real.dtype), like=segments)
     norm = count * (count**2 - 1) / 12 or 1.0  # the sum of squares of the times
-    slope = np.sum(segments * time, axis=-1, keepdims=True) / norm
-    line = slope * time
-    line += np.mean(segments, axis=-1, keepdims=True)
-    return np.subtract(segments, line, out=line)
+    slope = np.sum(centred * time, axis=-1, keepdims=True) / norm
+    centred -= slope * time
+    return centred

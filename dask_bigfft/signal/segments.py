@@ -54,6 +54,7 @@ from dask_bigfft.signal.segment_tasks import (
     median_of_block,
     spectra_of_block,
     without_line,
+    without_mean,
 )
 from dask_bigfft.transforms.layout import even_chunks
 from dask_bigfft.transforms.spec import parse_axes
@@ -109,7 +110,7 @@ def parse_detrend(detrend: Any, nperseg: int, name: str = "detrend") -> Any:
         if detrend in ("linear", "l"):
             return without_line
         if detrend in ("constant", "c"):
-            return detrend
+            return without_mean
     allowed = "'constant', 'linear', False or a function of segments that keeps their shape"
     if not callable(detrend):
         raise_invalid(name, detrend, allowed)

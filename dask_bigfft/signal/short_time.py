@@ -11,7 +11,7 @@ block of the result has the slices that begin in a block of the samples::
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack, cast, get_args
 
@@ -337,7 +337,7 @@ def _spectra_of_slices(
     return SpectraOfSlices(
         fft=slice_fft(transform, transform.win.conj()),
         axis=axis,
-        detrend=_parse_trend(detr, transform.m_num),
+        detrend=parse_detrend(detr, transform.m_num, "detr") or None,
         squared=is_power,
         work_dtype=complex_dtype if is_complex else real_dtype,
         dtype=real_dtype if is_power and len(arrays) == 1 else complex_dtype,
@@ -365,20 +365,6 @@ def _chunks_of_slices(
     slices = (extent.length - transform.m_num) // transform.hop + 1
     whole_blocks = (slices - 1) // slices_per_block
     return (length,) * whole_blocks + (extent.length - whole_blocks * length,)
-
-
-def _parse_trend(detr: Any, nperseg: int) -> Callable[[Array], Array] | None:
-    """Return a function that subtracts the trend of slices along the last axis."""
-    trend = parse_detrend(detr, nperseg, "detr")
-    if trend is None or trend is False:
-        return None
-    return without_mean if isinstance(trend, str) else cast("Callable[[Array], Array]", trend)
-
-
-def without_mean(slices: Array) -> Array:
-    """Return slices minus their mean along the last axis."""
-    centred: Array = slices - np.mean(slices, axis=-1, keepdims=True)
-    return centred
 
 
 def parse_extent(

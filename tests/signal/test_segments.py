@@ -51,6 +51,19 @@ def test_a_line_is_subtracted_from_samples_of_any_dtype(dtype, nperseg):
     np.testing.assert_allclose(power, expected, rtol=error, atol=error * 10)
 
 
+@pytest.mark.parametrize("detrend", ["constant", "linear"])
+@pytest.mark.parametrize("dtype", ["f4", "c8"])
+def test_a_mean_that_exceeds_the_signal_leaves_no_rounding_errors(detrend, dtype):
+    x = random_array((4096, 2), dtype, 1) + np.dtype(dtype).type(1e4)
+    options = {"fs": 50, "nperseg": 512, "axis": 0, "detrend": detrend}
+    _, power = signal.welch(da.from_array(x, chunks=(700, 2)), **options)
+    wide = x.astype(np.result_type(dtype, "f8"))
+    _, expected = scipy.signal.welch(wide, **options)
+    assert power.dtype == np.float32
+    largest = expected.max()
+    np.testing.assert_allclose(power, expected, rtol=1e-4, atol=1e-5 * largest)
+
+
 @pytest.mark.parametrize("average", ["mean", "median"])
 def test_memory_limits(average):
     x = da.ones(2**16, chunks=2**13)

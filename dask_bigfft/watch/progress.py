@@ -30,8 +30,9 @@ from dask_bigfft.dask_private import Alias, DataNode, unfused
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.layer import plans_among, run_of
 from dask_bigfft.planner.explain import human_count
-from dask_bigfft.planner.phases import phase_forecasts, plan_summary
+from dask_bigfft.planner.phases import plan_summary
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.seconds import flops
 
 READ = "read"
 WRITE = "write"
@@ -79,7 +80,6 @@ def stages(plan: Plan) -> list[Stage]:
     """Return the stages of a run that reads an array, transforms it and writes the result."""
     dtype = np.dtype(plan.spec.dtype)
     last = len(plan.rounds)
-    flops = {phase.index: phase.flops for phase in phase_forecasts(plan) if phase.name == "round"}
     in_order = [Stage(READ, "reading", plan.source.size * dtype.itemsize)]
     for number, exchange in enumerate(plan.exchanges, 1):
         if number <= last:
@@ -89,7 +89,7 @@ def stages(plan: Plan) -> list[Stage]:
                     f"round{number}",
                     label,
                     exchange.nbytes,
-                    flops[number],
+                    flops(plan.rounds[number - 1]),
                 )
             )
         else:

@@ -8,7 +8,7 @@ import dask.array as da
 import pytest
 
 import dask_bigfft
-from dask_bigfft import fft
+from dask_bigfft import fft, signal
 from dask_bigfft.watch.progress import (
     Board,
     LocalProgress,
@@ -135,3 +135,13 @@ def test_two_transforms_one_after_the_other_are_two_runs():
     assert first.stopped <= second.stopped
     assert [run["state"] for run in shown.board.summaries()] == ["done", "done"]
     assert first.token != second.token
+
+
+def test_plans_without_a_forecast_are_shown():
+    x = da.random.default_rng(1).standard_normal(2**16, chunks=2**12)
+    y = da.random.default_rng(2).standard_normal(2**16, chunks=2**12)
+    with LocalProgress(text_display(io.StringIO())) as shown:
+        signal.fftconvolve(x, y).sum().compute(scheduler="sync")
+    runs = shown.board.runs.values()
+    assert {run.plan.expected.seconds for run in runs} >= {0}
+    assert any(run.stopped for run in runs)

@@ -228,6 +228,16 @@ def on_one_gpu(args: Any, results: core.Results) -> None:
                 free(1)
 
 
+def against_cupy(our_seconds: float, cupy_seconds: float, bound: float) -> dict[str, Any]:
+    """Return the seconds of both, what ours may take, and whether they do."""
+    return {
+        "bigfft": our_seconds,
+        "cupy": cupy_seconds,
+        "bound": bound,
+        "within": our_seconds <= bound,
+    }
+
+
 def filters_on_one_gpu(args: Any, results: core.Results) -> None:
     """Measure filters of arrays on one GPU against CuPy."""
     for shape, dtype, grids in FILTERED:
@@ -266,10 +276,7 @@ def filter_row(
     cupy_seconds = on_gpus(by_cupy, 1, repeat)
     bound = 1.15 * cupy_seconds + 4e-3
     return {
-        "bigfft": our_seconds,
-        "cupy": cupy_seconds,
-        "bound": bound,
-        "within": our_seconds <= bound,
+        **against_cupy(our_seconds, cupy_seconds, bound),
         "peak_gib": peak,
         **verdict,
     }
@@ -304,10 +311,7 @@ def one_row(
     factor = 1.1 if are_slabs else 1.4
     bound = factor * cupy_seconds + 4e-3 + 2.5e-4 * x.npartitions
     return {
-        "bigfft": our_seconds,
-        "cupy": cupy_seconds,
-        "bound": bound,
-        "within": our_seconds <= bound,
+        **against_cupy(our_seconds, cupy_seconds, bound),
         "peak_gib": peak,
         "forecast_gib": (plan(x, name).expected.peak_host - x.nbytes) / 2**30,
         **verdict,

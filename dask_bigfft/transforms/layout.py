@@ -685,7 +685,8 @@ def tiling(
         return None
     if math.prod(shape[dim + 1 :]) == 1:
         line_width = round(CACHE_LINE * math.prod(shape) / nbytes)
-        width = (width // line_width | 1) * line_width
+        lines = width // line_width
+        width = (lines if lines % 2 else lines + 1) * line_width
     return dim, width
 
 

@@ -359,7 +359,7 @@ class KernelSpectrum:
         return -start if self.conjugated else start
 
     def varies(self, axis: int) -> bool:
-        """Return whether the spectrum varies along an axis: not if it has the first sample alone."""
+        """Return whether the spectrum varies along an axis: that of one sample at 0 does not."""
         return self.array.shape[axis] > 1 or self.start(axis) != 0
 
     def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "KernelOnTile":

@@ -8,6 +8,7 @@ import itertools
 import os
 import signal
 import tempfile
+from pathlib import Path
 
 # Read when dask is imported, and inherited by the processes that tests start.
 os.environ.setdefault("DASK_BIGFFT__KERNEL", "scipy")
@@ -102,10 +103,12 @@ def pytest_collection_finish(session):
 
 @pytest.fixture(autouse=True)
 def settings_are_kept():
-    """After each test dask's settings are the same as before it."""
+    """After each test dask's settings and the working folder are the same as before it."""
     before = repr(dask.config.config)
+    folder = Path.cwd()
     yield
     assert repr(dask.config.config) == before
+    assert Path.cwd() == folder
 
 
 @pytest.fixture

@@ -355,13 +355,12 @@ def test_what_comes_at_the_last_moment_is_not_replaced(
             a_folder(Path("out.zarr"))
         return real(path, target)
 
-    monkeypatch.setattr(Path, "rename", rename)
     was = r"; .*out\.zarr\.replaced-\w+ was there before" if overwrite else ""
     said = f"`destination`=.*taken while the run went on{was};.*partial-"
-    with pytest.raises(ArgumentError, match=said):
-        again(overwrite=overwrite)
-    monkeypatch.undo()
-    os.chdir(source_folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        with pytest.raises(ArgumentError, match=said):
+            again(overwrite=overwrite)
     assert Path("out.zarr/file").read_text() == "dear"
     if overwrite:
         (old,) = source_folder.glob("out.zarr.replaced-*")

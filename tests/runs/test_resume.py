@@ -329,10 +329,9 @@ def test_at_its_end_a_run_leaves_the_scratch_folder_of_the_next_one(source_folde
         folder.mkdir()
         next_one.append(folders.lock_folder(folder))
 
-    monkeypatch.setattr(run_json, "leave", leave)
-    again()
-    monkeypatch.undo()
-    os.chdir(source_folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_json, "leave", leave)
+        again()
     assert len(next_one) == 1
     assert folders.has_lock(Path("scratch"), *next_one)
     with pytest.raises(ArgumentError, match="no other run is using"):

@@ -1,4 +1,4 @@
-"""CUDA kernels of products with transfer functions: frequencies, and values that must be finite.
+"""CUDA kernels of products with transfer functions: frequencies, values, and sums over samples.
 
 Each is one pass over the GPU's memory and one launch. Array functions of CuPy would take a dozen of
 each for the same numbers.
@@ -371,3 +371,220 @@ def _product_statements(is_complex: bool, real: str) -> str:
         f"const {real} a = ({real})h.x, b = ({real})h.y; "
         "y.x = x.x * a - x.y * b; y.y = x.x * b + x.y * a;"
     )
+
+
+# --- sums over the samples of a convolution kernel ----------------------------------------------
+
+
+def phases(index: Any, length: int, samples: range, dtype: np.dtype[Any]) -> Any:
+    """Return exp(-2 pi i m k / N) for samples m in rows and frequencies k in columns.
+
+    Parameters
+    ----------
+    index : cupy.ndarray of int64
+        The frequencies.
+    length : int
+        Number N of frequencies.
+    samples : range
+        Consecutive samples, which may be negative.
+    dtype : dtype
+        Dtype of the result, complex.
+    """
+    table = cupy().empty((len(samples), index.size), dtype)
+    source = _phase_source(_TYPES[table.dtype.char])
+    addresses = [np.uint64(array.data.ptr) for array in (table, index)]
+    numbers = [table.size, index.size, samples.start % length, length]
+    grid = (max(1, min(GRID, -(-table.size // THREADS))),)
+    kernels.kernel(source)(grid, (THREADS,), (*addresses, *map(np.uint64, numbers)))
+    return table
+
+
+@functools.lru_cache(maxsize=2)
+def _phase_source(table_type: str) -> str:
+    """Return the source of the kernel for phases, given the type of the result."""
+    return f"""{SHARED}
+extern "C" __global__ void {KERNEL}(
+    {table_type}* to, const long long* index, u64 size, u64 count, u64 first, u64 length
+) {{
+for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < size;
+     i += (u64)gridDim.x * blockDim.x) {{
+    const u64 sample = (first + i / count) % length;
+    const u64 turns = (u64)((unsigned __int128)sample * (u64)index[i % count] % length);
+    const double2 w = turn(turns, length, -1.0);
+    to[i].x = w.x; to[i].y = w.y;
+}}
+}}
+"""
+
+
+def sums(values: Any, table: Any, axis: int) -> Any:
+    """Return the sums over the samples of an axis times their phases, in place of the samples.
+
+    Parameters
+    ----------
+    values : cupy.ndarray
+        Samples along the axis, real or complex.
+    table : cupy.ndarray
+        `phases` of the samples, in the precision of the values.
+    axis : int
+        The axis.
+    """
+    shape = list(values.shape)
+    shape[axis] = table.shape[1]
+    result = cupy().empty(shape, table.dtype)
+    _sum(
+        values,
+        table,
+        axis,
+        spectrum=None,
+        out=result,
+        scale=1.0,
+    )
+    return result
+
+
+def multiply_by_sums(
+    spectrum: Any,
+    out: Any,
+    values: Any,
+    table: Any,
+    axis: int,
+    scale: float = 1.0,
+) -> None:
+    """Multiply a spectrum by `sums`, which are not stored.
+
+    Parameters
+    ----------
+    spectrum, out : cupy.ndarray
+        The spectrum and the product, which may be the same array.
+    values : cupy.ndarray
+        As for `sums`. They broadcast against the spectrum along the other axes.
+    table, axis
+        As for `sums`.
+    scale : float
+        Number by which the product is multiplied.
+    """
+    _sum(
+        values,
+        table,
+        axis,
+        spectrum,
+        out,
+        scale,
+    )
+
+
+def _sum(
+    values: Any,
+    table: Any,
+    axis: int,
+    spectrum: Any | None,
+    out: Any,
+    scale: float,
+) -> None:
+    """Enqueue `sums`, or the product of a spectrum with them."""
+    if not out.size:
+        return
+    arrays = [values, table, out]
+    strides = [_steps(values), _steps(out)]
+    if spectrum is not None:
+        arrays.append(spectrum)
+        strides.append(_steps(spectrum))
+    # Arguments in the order of the parameters in `_sum_source`.
+    arguments: list[Any] = [np.uint64(array.data.ptr) for array in arrays]
+    arguments += [np.uint64(out.size), np.uint64(table.shape[0]), np.float64(scale)]
+    arguments += map(np.int64, (values.strides[axis] // values.itemsize, *_steps(table)))
+    for dim, length in enumerate(out.shape):
+        arguments.append(np.uint64(length))
+        for own_strides in strides:
+            arguments.append(np.int64(own_strides[dim]))
+    source = _sum_source(
+        _TYPES[values.dtype.char],
+        _TYPES[out.dtype.char],
+        out.ndim,
+        axis,
+        spectrum is not None,
+        "u32" if out.size < _WIDE else "u64",
+    )
+    grid = (max(1, min(GRID, -(-out.size // THREADS))),)
+    kernels.kernel(source)(grid, (THREADS,), tuple(arguments))
+
+
+def _steps(array: Any) -> list[int]:
+    """Return the strides in elements, 0 along axes of length 1."""
+    pairs = zip(array.shape, array.strides, strict=True)
+    return [0 if length == 1 else stride // array.itemsize for length, stride in pairs]
+
+
+@functools.lru_cache(maxsize=256)
+def _sum_source(
+    value_type: str,
+    out_type: str,
+    ndim: int,
+    axis: int,
+    multiplies: bool,
+    kind: str,
+) -> str:
+    """Return the source of the kernel for sums over samples.
+
+    Parameters
+    ----------
+    value_type, out_type : str
+        Types of the samples, and of the table and the result.
+    ndim, axis : int
+        Number of axes, and the one that is summed.
+    multiplies : bool
+        Whether a spectrum is multiplied by the sums.
+    kind : {"u32", "u64"}
+        Type of indices.
+    """
+    parameters = [f"const {value_type}* values", f"const {out_type}* table", f"{out_type}* to"]
+    sides = ["v", "t"]
+    if multiplies:
+        parameters.append(f"const {out_type}* spectrum")
+        sides.append("s")
+    parameters += ["u64 size", "u64 samples", "double scale"]
+    parameters += ["long long step", "long long row", "long long column"]
+    for dim in range(ndim):
+        parameters.append(f"u64 n{dim}")
+        parameters += [f"long long {side}{dim}" for side in sides]
+    digits = [
+        f"    const {kind} i{dim} = rest % ({kind})n{dim}; rest /= ({kind})n{dim};"
+        for dim in reversed(range(1, ndim))
+    ]
+    places = {
+        side: " + ".join(
+            f"(long long)i{dim} * {side}{dim}" for dim in range(ndim) if side != "v" or dim != axis
+        )
+        for side in sides
+    }
+    real = "float" if out_type == "float2" else "double"
+    add = "re += w.x * x; im += w.y * x;"
+    if value_type.endswith("2"):
+        add = "re += w.x * x.x - w.y * x.y; im += w.x * x.y + w.y * x.x;"
+    result = f"    {out_type} y; y.x = re; y.y = im;"
+    if multiplies:
+        result = f"""    const {out_type} z = spectrum[{places["s"]}];
+    {out_type} y;
+    y.x = (z.x * re - z.y * im) * ({real})scale;
+    y.y = (z.x * im + z.y * re) * ({real})scale;"""
+    return f"""{SHARED}
+extern "C" __global__ void {KERNEL}({", ".join(parameters)}) {{
+for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < size;
+     i += (u64)gridDim.x * blockDim.x) {{
+    {kind} rest = ({kind})i;
+{chr(10).join(digits)}
+    const {kind} i0 = rest;
+    const {value_type}* own = values + ({places["v"] or "0"});
+    const {out_type}* phase = table + (long long)i{axis} * column;
+    {real} re = 0, im = 0;
+    for (u64 n = 0; n < samples; n++) {{
+        const {out_type} w = phase[(long long)n * row];
+        const {value_type} x = own[(long long)n * step];
+        {add}
+    }}
+{result}
+    to[{places["t"]}] = y;
+}}
+}}
+"""

@@ -16,23 +16,24 @@ the chirp z-transform (Rabiner, Schafer and Rader, Bell Syst. Tech. J. 48, 1969)
 
     k n = (k^2 + n^2 - (k - n)^2) / 2
 
-On a GPU the sums over all samples are matrix products, for a part of a tile at a time.
+On a GPU all samples are summed, along one axis after the other. The last sums are not stored: each
+multiplies a value of the tile.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dask_bigfft.arrays import Array, Ints
+from dask_bigfft.gpu.transfer_kernels import multiply_by_sums, phases, sums
 from dask_bigfft.kernels.libraries import Call, FFTLibrary, get_library
 from dask_bigfft.kernels.products import Slices
 from dask_bigfft.kernels.transfer import (
     AxisOnTile,
     TileTransfer,
-    broadcast_part,
     in_host_memory,
 )
 from dask_bigfft.kernels.twiddle import twiddle, unit_roots
@@ -362,19 +363,53 @@ class KernelSpectrum:
         """Return whether the spectrum varies along an axis: that of one sample at 0 does not."""
         return self.array.shape[axis] > 1 or self.start(axis) != 0
 
-    def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> "KernelOnTile":
+    def on_tile(self, axes: Mapping[int, AxisOnTile], like: Array) -> TileTransfer:
         """Return the spectrum at the frequencies of a tile; see `kernels.transfer`."""
         dtype = like.dtype
         if self.array.dtype.kind != "c":
             dtype = np.empty(0, dtype).real.dtype
         samples = self.array.astype(dtype, copy=False)
-        phases = [size * axes[axis].size for axis, size in enumerate(samples.shape)]
-        if is_on_gpu(like) and max(phases) <= MOST_PHASES:
-            on_device = np.asarray(samples, like=like)
-            return KernelOnTile(self, on_device, axes, in_samples=True)
+        if is_on_gpu(like):
+            phase_counts = [size * axes[axis].size for axis, size in enumerate(samples.shape)]
+            if max(phase_counts) <= MOST_PHASES:
+                return self._on_gpu(samples, axes, like)
         indices = {axis: own.host_indices for axis, own in axes.items()}
         spectrum = np.asarray(self._spectrum(in_host_memory(samples), indices), like=like)
-        return KernelOnTile(self, spectrum, axes, in_samples=False)
+        return KernelOnTile(spectrum)
+
+    def _on_gpu(
+        self,
+        samples: Array,
+        axes: Mapping[int, AxisOnTile],
+        like: Array,
+    ) -> TileTransfer:
+        """Return the spectrum at the frequencies of a tile on a GPU."""
+        own_samples = np.conj(samples) if self.conjugated else samples
+        values = np.asarray(own_samples, like=like)
+        dtype = np.result_type(values.dtype, np.complex64)
+        tables: dict[int, Array] = {}
+        for axis, size in enumerate(samples.shape):
+            if not self.varies(axis):
+                continue
+            index = np.asarray(axes[axis].indices.ravel(), like=like)
+            if axis in self.lengths:
+                first = -self.start(axis)
+                if self.conjugated:
+                    # conj(sum of x[m] W^(m k)) is the sum of conj(x[m]) W^(-m k)
+                    index = -index % self.lengths[axis]
+                taken = range(first, first + size)
+                tables[axis] = phases(index, self.lengths[axis], taken, dtype)
+            elif size > 1:
+                values = values.take(index, axis)
+        # Arrays between the sums are no larger than the samples or the spectrum.
+        order = sorted(tables, key=lambda axis: axes[axis].size / samples.shape[axis])
+        is_stored = any(own.size > 1 and not self.varies(axis) for axis, own in axes.items())
+        stored = order if is_stored else order[:-1]
+        for axis in stored:
+            values = sums(values, tables[axis], axis)
+        if is_stored or not order:
+            return KernelOnTile(values)
+        return KernelSums(values, tables[order[-1]], order[-1])
 
     def _spectrum(self, samples: Array, indices: Mapping[int, Array]) -> Array:
         """Return the spectrum of samples at the frequencies of a tile."""
@@ -402,49 +437,60 @@ class KernelOnTile(TileTransfer):
 
     Parameters
     ----------
-    kernel : KernelSpectrum
-        The kernel.
-    array : ndarray
-        The spectrum, or the samples of the kernel, on the device of the tile.
-    axes : mapping of int to AxisOnTile
-        Frequencies of each axis.
-    in_samples : bool
-        Whether the array has the samples.
+    array : array
+        The spectrum, of length 1 along axes along which it does not vary.
     """
 
-    kernel: KernelSpectrum
     array: Array
-    axes: Mapping[int, AxisOnTile]
-    in_samples: bool
 
     def values(self, part: Slices, dtype: np.dtype[Any]) -> Array:
         """Return the values in a part of the spectrum of the tile; see `kernels.transfer`."""
-        if self.in_samples:
-            return self._spectrum_of_part(part)
-        pairs = zip(self.array.shape, part, strict=True)
-        return self.array[tuple(slice(None) if size == 1 else cut for size, cut in pairs)]
+        return _part_of(self.array, part)
 
-    def _spectrum_of_part(self, part: Slices) -> Array:
-        """Return the spectrum of the samples in a part of a tile, by matrix products."""
-        values = self.array
-        dtype = np.result_type(values.dtype, np.complex64)
-        for axis, size in enumerate(self.array.shape):
-            if not self.kernel.varies(axis):
-                continue
-            own_index = self.axes[axis].indices[broadcast_part(part, axis)]
-            index = np.asarray(own_index.ravel(), like=values)
-            if axis not in self.kernel.lengths:
-                values = values.take(index, axis)
-                continue
-            length = self.kernel.lengths[axis]
-            start = self.kernel.start(axis)
-            samples = np.arange(-start, size - start, dtype=np.int64, like=index)
-            exponents = samples[:, np.newaxis] * index % length
-            phases = np.exp(exponents * (-2j * math.pi / length))
-            lines = np.moveaxis(values, axis, -1)
-            sums = np.matmul(lines, phases.astype(dtype, copy=False))
-            values = np.moveaxis(sums, -1, axis)
-        return np.conj(values) if self.kernel.conjugated else values
+
+@dataclass(frozen=True, eq=False)
+class KernelSums(TileTransfer):
+    """Spectrum of a kernel at the frequencies of a tile on a GPU, as sums along an axis.
+
+    Parameters
+    ----------
+    array : array
+        The spectrum along all other axes, with the samples of the kernel along this one.
+    table : array
+        Phases by which the samples are multiplied, with a column for each frequency.
+    axis : int
+        The axis.
+    """
+
+    array: Array
+    table: Array
+    axis: int
+
+    def multiply(
+        self,
+        spectrum: Array,
+        part: Slices,
+        out: Array,
+        scale: float = 1.0,
+    ) -> None:
+        """Multiply a part of the spectrum of the tile; see `kernels.transfer`."""
+        others = list(part)
+        others[self.axis] = slice(None)
+        multiply_by_sums(
+            spectrum[part],
+            out[part],
+            _part_of(self.array, others),
+            self.table[:, part[self.axis]],
+            self.axis,
+            scale,
+        )
+
+
+def _part_of(array: Array, part: Sequence[slice]) -> Array:
+    """Return a part of an array that is broadcast along its axes of length 1."""
+    pairs = zip(array.shape, part, strict=True)
+    own_part: Array = array[tuple(slice(None) if size == 1 else cut for size, cut in pairs)]
+    return own_part
 
 
 def is_small(plan: Plan, shape: tuple[int, ...]) -> bool:

@@ -9,6 +9,7 @@ from dask_bigfft.gpu import operations
 from dask_bigfft.gpu.transfer_kernels import CheckedProducts, frequencies
 from dask_bigfft.kernels.indices import PlaceIndex
 from dask_bigfft.kernels.transfer import BoundTransfer
+from dask_bigfft.signal.kernel_spectrum import KernelSpectrum
 from dask_bigfft.signal.separable_kernel import SeparableSpectrum
 from dask_bigfft.signal.transfer import TransferFunction
 from dask_bigfft.testing.strategies import random_array
@@ -123,7 +124,7 @@ def bound(function, shape, at_zero=None):
     return product_with(transfer, shape)
 
 
-def product_with(transfer, shape):
+def product_with(transfer, shape, scale=1.0):
     """Return the product with a transfer function, for a tile with two dimensions at its end."""
     index = Term(len(shape) - 1, 1, NO_MODULUS, shape[-1] // 2), Term(len(shape), 1, NO_MODULUS, 1)
     axes = [
@@ -131,7 +132,7 @@ def product_with(transfer, shape):
         for axis, n in enumerate(shape[:-1])
     ]
     axes.append(AxisFrequencies(len(shape) - 1, shape[-1], index))
-    operation = Transfer(0, tuple(axes), (*range(len(shape)), len(shape) + 1))
+    operation = Transfer(0, tuple(axes), (*range(len(shape)), len(shape) + 1), scale)
     return BoundTransfer(operation, transfer, (0,) * (len(shape) + 1))
 
 
@@ -169,6 +170,45 @@ def test_a_separable_kernel_has_the_same_spectrum_on_a_gpu(dtype):
     operation.apply(tile)
     tolerance = 1e-5 if dtype == "c8" else 1e-13
     np.testing.assert_allclose(on_card._values, tile, rtol=tolerance, atol=tolerance)
+
+
+KERNELS = [
+    # shape of the kernel, and length of the transform of each transformed axis
+    ((3, 4, 5), {0: 5, 1: 4, 2: 6}),
+    ((3, 1, 5), {0: 5, 1: 4, 2: 6}),
+    ((1, 1, 5), {0: 5, 1: 4, 2: 6}),
+    ((1, 1, 1), {0: 5, 1: 4, 2: 6}),
+    ((3, 4, 6), {0: 5, 1: 4}),
+    ((5, 1, 5), {2: 6}),
+]
+
+
+@pytest.mark.parametrize(("kernel_shape", "lengths"), KERNELS)
+@pytest.mark.parametrize("starts", [{}, {0: 1, 2: 3}])
+@pytest.mark.parametrize("conjugated", [False, True])
+@pytest.mark.parametrize("kernel_dtype", ["f8", "c16"])
+@pytest.mark.parametrize(("dtype", "size"), [("c8", 1 << 20), ("c16", 20)])
+def test_a_small_kernel_has_the_same_spectrum_on_a_gpu(
+    kernel_shape, lengths, starts, conjugated, kernel_dtype, dtype, size
+):
+    kernel = random_array(kernel_shape, kernel_dtype, 1)
+    own_starts = {axis: start for axis, start in starts.items() if axis in lengths}
+    spectrum = KernelSpectrum(lengths, own_starts, conjugated, "scipy", kernel)
+    operation = product_with(spectrum, (5, 4, 6), scale=1 / 3)
+    tile = random_array((5, 4, 2, 3), dtype, 4)
+    on_card = CardArray.of(tile)
+    operation.on_tile(on_card, size).apply()
+    # The spectrum by its definition.
+    values = kernel
+    for axis, length in lengths.items():
+        start = own_starts.get(axis, 0) * (-1 if conjugated else 1)
+        samples = np.arange(kernel_shape[axis]) - start
+        phases = np.exp(-2j * np.pi * np.outer(np.arange(length), samples) / length)
+        values = np.moveaxis(np.moveaxis(values, axis, -1) @ phases.T, -1, axis)
+    expected = np.conj(values) if conjugated else values
+    expected = (tile.reshape(5, 4, 6) * expected / 3).reshape(tile.shape)
+    tolerance = 1e-5 if dtype == "c8" else 1e-13
+    np.testing.assert_allclose(on_card._values, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("spare_nbytes", [0, 1 << 20])

@@ -375,9 +375,14 @@ def _product_statements(is_complex: bool, real: str) -> str:
 
 # --- sums over the samples of a convolution kernel ----------------------------------------------
 
+#: Neighbouring frequencies that a thread sums for, with each sample loaded once.
+GROUP = 8
+
 
 def phases(index: Any, length: int, samples: range, dtype: np.dtype[Any]) -> Any:
     """Return exp(-2 pi i m k / N) for samples m in rows and frequencies k in columns.
+
+    Columns are added up to a multiple of `GROUP`; they have any values.
 
     Parameters
     ----------
@@ -390,10 +395,11 @@ def phases(index: Any, length: int, samples: range, dtype: np.dtype[Any]) -> Any
     dtype : dtype
         Dtype of the result, complex.
     """
-    table = cupy().empty((len(samples), index.size), dtype)
+    columns = -(-index.size // GROUP) * GROUP
+    table = cupy().empty((len(samples), columns), dtype)
     source = _phase_source(_TYPES[table.dtype.char])
     addresses = [np.uint64(array.data.ptr) for array in (table, index)]
-    numbers = [table.size, index.size, samples.start % length, length]
+    numbers = [table.size, columns, index.size, samples.start % length, length]
     grid = (max(1, min(GRID, -(-table.size // THREADS))),)
     kernels.kernel(source)(grid, (THREADS,), (*addresses, *map(np.uint64, numbers)))
     return table
@@ -404,21 +410,23 @@ def _phase_source(table_type: str) -> str:
     """Return the source of the kernel for phases, given the type of the result."""
     return f"""{SHARED}
 extern "C" __global__ void {KERNEL}(
-    {table_type}* to, const long long* index, u64 size, u64 count, u64 first, u64 length
+    {table_type}* to, const long long* index, u64 size, u64 columns, u64 count, u64 first,
+    u64 length
 ) {{
 for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < size;
      i += (u64)gridDim.x * blockDim.x) {{
-    const u64 sample = (first + i / count) % length;
-    const u64 turns = (u64)((unsigned __int128)sample * (u64)index[i % count] % length);
-    const double2 w = turn(turns, length, -1.0);
+    const u64 column = i % columns;
+    const u64 k = column < count ? (u64)index[column] : 0;
+    const u64 sample = (first + i / columns) % length;
+    const double2 w = turn((u64)((unsigned __int128)sample * k % length), length, -1.0);
     to[i].x = w.x; to[i].y = w.y;
 }}
 }}
 """
 
 
-def sums(values: Any, table: Any, axis: int) -> Any:
-    """Return the sums over the samples of an axis times their phases, in place of the samples.
+def sums(values: Any, table: Any, axis: int, count: int) -> Any:
+    """Return the sums of samples times their phases, in place of the samples of an axis.
 
     Parameters
     ----------
@@ -428,14 +436,17 @@ def sums(values: Any, table: Any, axis: int) -> Any:
         `phases` of the samples, in the precision of the values.
     axis : int
         The axis.
+    count : int
+        Number of frequencies.
     """
     shape = list(values.shape)
-    shape[axis] = table.shape[1]
+    shape[axis] = count
     result = cupy().empty(shape, table.dtype)
     _sum(
         values,
         table,
         axis,
+        0,
         spectrum=None,
         out=result,
         scale=1.0,
@@ -449,6 +460,7 @@ def multiply_by_sums(
     values: Any,
     table: Any,
     axis: int,
+    first: int,
     scale: float = 1.0,
 ) -> None:
     """Multiply a spectrum by `sums`, which are not stored.
@@ -461,6 +473,8 @@ def multiply_by_sums(
         As for `sums`. They broadcast against the spectrum along the other axes.
     table, axis
         As for `sums`.
+    first : int
+        Column of the table for the first place along the axis.
     scale : float
         Number by which the product is multiplied.
     """
@@ -468,6 +482,7 @@ def multiply_by_sums(
         values,
         table,
         axis,
+        first,
         spectrum,
         out,
         scale,
@@ -478,6 +493,7 @@ def _sum(
     values: Any,
     table: Any,
     axis: int,
+    first: int,
     spectrum: Any | None,
     out: Any,
     scale: float,
@@ -490,10 +506,15 @@ def _sum(
     if spectrum is not None:
         arrays.append(spectrum)
         strides.append(_steps(spectrum))
+    first_group = first // GROUP
+    groups = -(-(first + out.shape[axis]) // GROUP) - first_group
+    threads = out.size // out.shape[axis] * groups
     # Arguments in the order of the parameters in `_sum_source`.
     arguments: list[Any] = [np.uint64(array.data.ptr) for array in arrays]
-    arguments += [np.uint64(out.size), np.uint64(table.shape[0]), np.float64(scale)]
-    arguments += map(np.int64, (values.strides[axis] // values.itemsize, *_steps(table)))
+    numbers = [threads, table.shape[0], table.shape[1] // GROUP, groups, first_group]
+    arguments += map(np.uint64, numbers)
+    arguments += [np.int64(first - first_group * GROUP), np.float64(scale)]
+    arguments.append(np.int64(values.strides[axis] // values.itemsize))
     for dim, length in enumerate(out.shape):
         arguments.append(np.uint64(length))
         for own_strides in strides:
@@ -504,9 +525,9 @@ def _sum(
         out.ndim,
         axis,
         spectrum is not None,
-        "u32" if out.size < _WIDE else "u64",
+        "u32" if threads < _WIDE else "u64",
     )
-    grid = (max(1, min(GRID, -(-out.size // THREADS))),)
+    grid = (max(1, min(GRID, -(-threads // THREADS))),)
     kernels.kernel(source)(grid, (THREADS,), tuple(arguments))
 
 
@@ -527,6 +548,8 @@ def _sum_source(
 ) -> str:
     """Return the source of the kernel for sums over samples.
 
+    A thread has one place along all axes but one, and the frequencies of a group along this one.
+
     Parameters
     ----------
     value_type, out_type : str
@@ -543,48 +566,57 @@ def _sum_source(
     if multiplies:
         parameters.append(f"const {out_type}* spectrum")
         sides.append("s")
-    parameters += ["u64 size", "u64 samples", "double scale"]
-    parameters += ["long long step", "long long row", "long long column"]
+    parameters += ["u64 size", "u64 samples", "u64 row", "u64 groups", "u64 first_group"]
+    parameters += ["long long shift", "double scale", "long long step"]
     for dim in range(ndim):
         parameters.append(f"u64 n{dim}")
         parameters += [f"long long {side}{dim}" for side in sides]
-    digits = [
-        f"    const {kind} i{dim} = rest % ({kind})n{dim}; rest /= ({kind})n{dim};"
-        for dim in reversed(range(1, ndim))
-    ]
-    places = {
-        side: " + ".join(
-            f"(long long)i{dim} * {side}{dim}" for dim in range(ndim) if side != "v" or dim != axis
+    digits: list[str] = []
+    for dim in reversed(range(ndim)):
+        length = "groups" if dim == axis else f"n{dim}"
+        digits.append(
+            f"    const {kind} i{dim} = rest % ({kind}){length}; rest /= ({kind}){length};"
         )
+    others = [dim for dim in range(ndim) if dim != axis]
+    places = {
+        side: " + ".join(f"(long long)i{dim} * {side}{dim}" for dim in others) or "0"
         for side in sides
     }
     real = "float" if out_type == "float2" else "double"
-    add = "re += w.x * x; im += w.y * x;"
+    add = "re[j] += w.x * x; im[j] += w.y * x;"
     if value_type.endswith("2"):
-        add = "re += w.x * x.x - w.y * x.y; im += w.x * x.y + w.y * x.x;"
-    result = f"    {out_type} y; y.x = re; y.y = im;"
+        add = "re[j] += w.x * x.x - w.y * x.y; im[j] += w.x * x.y + w.y * x.x;"
+    result = "y.x = re[j]; y.y = im[j];"
     if multiplies:
-        result = f"""    const {out_type} z = spectrum[{places["s"]}];
-    {out_type} y;
-    y.x = (z.x * re - z.y * im) * ({real})scale;
-    y.y = (z.x * im + z.y * re) * ({real})scale;"""
+        result = f"""const {out_type} z = spectrum[{places["s"]} + k * s{axis}];
+        y.x = (z.x * re[j] - z.y * im[j]) * ({real})scale;
+        y.y = (z.x * im[j] + z.y * re[j]) * ({real})scale;"""
     return f"""{SHARED}
+struct alignas(16) Group {{ {out_type} w[{GROUP}]; }};
 extern "C" __global__ void {KERNEL}({", ".join(parameters)}) {{
 for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < size;
      i += (u64)gridDim.x * blockDim.x) {{
     {kind} rest = ({kind})i;
 {chr(10).join(digits)}
-    const {kind} i0 = rest;
-    const {value_type}* own = values + ({places["v"] or "0"});
-    const {out_type}* phase = table + (long long)i{axis} * column;
-    {real} re = 0, im = 0;
-    for (u64 n = 0; n < samples; n++) {{
-        const {out_type} w = phase[(long long)n * row];
-        const {value_type} x = own[(long long)n * step];
-        {add}
+    const {value_type}* own = values + ({places["v"]});
+    const Group* group = (const Group*)table + first_group + i{axis};
+    {real} re[{GROUP}], im[{GROUP}];
+    for (int j = 0; j < {GROUP}; j++) {{ re[j] = 0; im[j] = 0; }}
+    for (u64 n = 0; n < samples; n++, own += step, group += row) {{
+        const {value_type} x = *own;
+        const Group phase = *group;
+        for (int j = 0; j < {GROUP}; j++) {{
+            const {out_type} w = phase.w[j];
+            {add}
+        }}
     }}
-{result}
-    to[{places["t"]}] = y;
+    for (int j = 0; j < {GROUP}; j++) {{
+        const long long k = (long long)i{axis} * {GROUP} + j - shift;
+        if (k < 0 || k >= (long long)n{axis}) continue;
+        {out_type} y;
+        {result}
+        to[{places["t"]} + k * t{axis}] = y;
+    }}
 }}
 }}
 """

@@ -406,7 +406,7 @@ class KernelSpectrum:
         is_stored = any(own.size > 1 and not self.varies(axis) for axis, own in axes.items())
         stored = order if is_stored else order[:-1]
         for axis in stored:
-            values = sums(values, tables[axis], axis)
+            values = sums(values, tables[axis], axis, axes[axis].size)
         if is_stored or not order:
             return KernelOnTile(values)
         return KernelSums(values, tables[order[-1]], order[-1])
@@ -474,14 +474,16 @@ class KernelSums(TileTransfer):
         scale: float = 1.0,
     ) -> None:
         """Multiply a part of the spectrum of the tile; see `kernels.transfer`."""
+        first = part[self.axis].start or 0
         others = list(part)
         others[self.axis] = slice(None)
         multiply_by_sums(
             spectrum[part],
             out[part],
             _part_of(self.array, others),
-            self.table[:, part[self.axis]],
+            self.table,
             self.axis,
+            first,
             scale,
         )
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from dask_bigfft.testing.strategies import chunkings, random_array
 
-#: Random cases of a function: at least 50, and more where the profile asks for more.
-CASES = settings(max_examples=max(50, settings.default.max_examples), phases=[Phase.generate])
+#: Random cases of a function: at least 100, and more where the profile asks for more.
+CASES = settings(max_examples=max(100, settings.default.max_examples), phases=[Phase.generate])
 REAL = ["f8", "f4", "i2"]
 DTYPES = [*REAL, "c16", "c8"]
 

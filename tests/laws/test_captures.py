@@ -201,7 +201,7 @@ def require_accurate(
 
 
 @pytest.mark.parametrize("how", ["split", "short axes whole", "whole"])
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", range(10))
 def test_random_expressions(part, how):
     with planned(how):
         for number in range(10):

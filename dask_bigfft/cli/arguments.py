@@ -143,10 +143,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
     add("input", "Zarr array or group, HDF5 or .npy file", "IN", type=Path)
     add("--component", "array within a Zarr group or HDF5 file")
-    text = (
-        "fft, ifft, rfftn, ..., fourier_filter with --transfer, or stft or spectrogram with --win "
-    )
-    text += "and --hop (default: fftn)"
+    text = "fft, ifft, rfftn, ..., fourier_filter with --transfer, or stft, spectrogram or istft "
+    text += "with --win and --hop (default: fftn)"
     add("--kind", text, default="fftn")
     text = "transfer function of a filter, which takes the frequencies along each axis"
     add("--transfer", text, "MODULE:FUNCTION", type=function)
@@ -198,7 +196,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _add_options_of_slices(parser: argparse.ArgumentParser) -> None:
     """Add the options of short-time transforms, see `signal.stft`."""
     add = parser.add_argument
-    text = "window of stft and spectrogram, such as hann:1024, or a .npy file of its values"
+    text = "window of stft, spectrogram and istft, such as hann:1024, or a .npy file of its values"
     add("--win", metavar="NAME:N", type=window, help=text)
     add("--hop", metavar="N", type=int, help="samples from a slice to the next one")
     text = "sampling rate (default: that of the coordinate, or 1)"
@@ -211,6 +209,19 @@ def _add_options_of_slices(parser: argparse.ArgumentParser) -> None:
     add("--padding", metavar="NAME", default="zeros", help=text)
     text = "what is subtracted from the slices of a spectrogram: constant or linear"
     add("--detr", metavar="NAME", help=text)
+    text = "window of istft by which slices are multiplied (default: the canonical dual window)"
+    add("--dual-win", metavar="NAME:N", type=window, help=text)
+    text = "first sample of the result of istft (default: 0)"
+    add("--k0", metavar="N", type=int, default=0, help=text)
+    text = (
+        "end of the samples of istft (default: that of the original record if it is known, or of "
+    )
+    text += "the last slice)"
+    add("--k1", metavar="N", type=int, help=text)
+    text = "axis of the frequencies of istft, a number or a name (default: the second-last one)"
+    add("--f-axis", metavar="A", type=words, default=-2, help=text)
+    text = "axis of the slices of istft, a number or a name (default: the last one)"
+    add("--t-axis", metavar="A", type=words, default=-1, help=text)
 
 
 def _add_place(parser: argparse.ArgumentParser, schedulers: str) -> None:
@@ -268,7 +279,9 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
 
     add = run.add_argument
     add("output", metavar="OUT", type=Path, help="Zarr array to be made")
-    flag("--append", "add the new slices of IN, which has grown, to the stft or spectrogram OUT")
+    flag(
+        "--append", "add to OUT, an stft, spectrogram or istft, what is new in IN, which has grown"
+    )
     flag("--overwrite", "replace OUT, which may be IN, once the new array is complete")
     text = "folder for this run's scratch files, from which --resume continues a killed run"
     add("--scratch", metavar="DIR", type=Path, help=text)
@@ -302,7 +315,7 @@ def check(args: argparse.Namespace) -> None:
     from dask_bigfft.storage.formats import refuse_absent
     from dask_bigfft.transforms.spec import parse_name, parse_scale
 
-    if args.kind not in ("fourier_filter", "stft", "spectrogram"):
+    if args.kind not in ("fourier_filter", "stft", "spectrogram", "istft"):
         parse_name(args.kind)
     parse_scale(args.norm, forward=True)
     for name, value in vars(args).items():

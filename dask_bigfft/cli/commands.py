@@ -14,7 +14,7 @@ from dask_bigfft import calibration, runs
 from dask_bigfft.api.arguments import Extras
 from dask_bigfft.cli.places import place
 from dask_bigfft.planner.explain import speed_rows, table
-from dask_bigfft.runs.request import FILTER
+from dask_bigfft.runs.request import FILTER, INVERSE
 from dask_bigfft.storage import targets
 from dask_bigfft.transforms.spec import takes_axes
 from dask_bigfft.watch.progress import speed_text, text_display
@@ -97,7 +97,8 @@ def _print_report(report: runs.Done) -> None:
         print(f"{report.path}: already done, {title}; nothing was computed or changed")
         return
     if report.columns:
-        rounds = f"{plan.notation}, {report.columns[1]} in all"
+        added = "samples" if report.name == INVERSE else "in all"
+        rounds = f"{plan.notation}, {report.columns[1]} {added}"
     else:
         count = len(plan.rounds)
         rounds = f"{count} round{'' if count == 1 else 's'} {plan.notation}"

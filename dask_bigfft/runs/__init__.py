@@ -7,7 +7,8 @@
     identity of sources and results)
         run_json (its record; lost and damaged files, and what is repeated for them)
         transactions (arrays of Icechunk repositories); cubed_arrays
-    short_time (spectra of slices, and their continuation)
+    growing (base of runs whose results grow) -> inverse_short_time (samples of spectra) ->
+        short_time (spectra of slices; storing and continuation of both)
     sinks (to which results are stored)
 """
 
@@ -71,6 +72,11 @@ def run(
     phase_shift: int | None = 0,
     padding: str = "zeros",
     detr: str | None = None,
+    dual_win: Any = None,
+    k0: int = 0,
+    k1: int | None = None,
+    f_axis: int | str = -2,
+    t_axis: int | str = -1,
     append: bool = False,
     component: str | None = None,
     scratch: AnyPath | None = None,
@@ -109,8 +115,8 @@ def run(
         A place in the store of a writable Icechunk session, which has no uncommitted changes, gets
         the array alone. The run commits the session when the array is complete, else discards it.
     kind : str
-        Name of the transform, such as ``"rfftn"``, or ``"fourier_filter"``, ``"stft"`` or
-        ``"spectrogram"``.
+        Name of the transform, such as ``"rfftn"``, or ``"fourier_filter"``, ``"stft"``,
+        ``"spectrogram"`` or ``"istft"``.
     n, s, axis, axes, norm
         As the transform takes them. Axes may be names of the source's dimensions.
     transfer, spacing, at_zero, real
@@ -122,13 +128,19 @@ def run(
     win, hop, fs, fft_mode, mfft, scale_to, phase_shift, padding, detr
         Arguments of `signal.stft` and `signal.spectrogram`, which also take `axis`, by default the
         last one. The sampling rate `fs` is by default that of the source's coordinate, or 1 without
-        one.
+        one. `signal.istft` takes those of the window, too.
+    dual_win, k0, k1, f_axis, t_axis
+        Arguments of `signal.istft`. `k1` is by default the length of the original record if the
+        frequencies have a coordinate that knows it, as results of `run` have.
     append : bool
         True continues the spectra of slices at `destination` with those of a record that has grown,
         or makes them if there is nothing. The result is that of a call on the whole record. Slices
         are computed from the first chunk on in which some change, which are those that reached
         beyond the old end. Samples that were there before must be the same. Arguments have to be
         those of the earlier call, and the record no shorter; otherwise an error names what differs.
+        In the same way, the samples of ``"istft"`` are continued when the spectra have more slices.
+        The last slices of before, which reached beyond the old end, may have changed: each call
+        computes the chunks with their samples again.
         While it is written the result is marked as incomplete. After an interruption, another call
         with ``append=True`` completes it. While one call appends, another one is refused.
     component : str, optional
@@ -251,6 +263,11 @@ def run(
             phase_shift=phase_shift,
             padding=padding,
             detr=detr,
+            dual_win=dual_win,
+            k0=k0,
+            k1=k1,
+            f_axis=f_axis,
+            t_axis=t_axis,
         ),
         append=append,
     )

@@ -256,24 +256,93 @@ def of_slices(
         return labels
     dim = labels.names[axis]
     try:
-        import xarray as xr
-
         from dask_bigfft.xarray import short_time
     except ImportError:
         names = (*labels.names, dim)
         coordinates = {name: c for name, c in labels.coordinates.items() if name != dim}
         renamed = tuple(f"freq_{name}" if n == axis else name for n, name in enumerate(names))
         return replace(labels, names=renamed, coordinates=coordinates)
+    transform = {"stft": short_time.stft, "spectrogram": short_time.spectrogram}[kind]
+    return labels_of_array(transform(_with_zeros(labels, x), dim, **keywords))
+
+
+def _with_zeros(labels: Labels, x: da.Array) -> Any:
+    """Return a lazy `xarray.DataArray` of zeros that has the labels and the chunks of an array."""
+    import xarray as xr
+
     coords = {name: (name, *variable) for name, variable in labels.coordinates.items()}
-    zeros = xr.DataArray(
+    return xr.DataArray(
         da.zeros(x.shape, dtype=x.dtype, chunks=x.chunks),
         xr.decode_cf(xr.Dataset(coords=coords)).coords,
         labels.names,
         labels.variable,
         labels.attributes,
     )
-    transform = {"stft": short_time.stft, "spectrogram": short_time.spectrogram}[kind]
-    return labels_of_array(transform(zeros, dim, **keywords))
+
+
+def of_samples(
+    labels: Labels,
+    x: da.Array,
+    f_axis: int,
+    t_axis: int,
+    keywords: Mapping[str, Any],
+) -> Labels:
+    """Return the labels of an inverse short-time transform of spectra.
+
+    Parameters
+    ----------
+    labels : Labels
+        Labels of the spectra.
+    x : dask.array.Array
+        The spectra, of which only shape, chunks and dtype count.
+    f_axis, t_axis : int
+        Axes of the frequencies and of the slices, not negative.
+    keywords : mapping
+        Keywords of the inverse.
+
+    Returns
+    -------
+    Labels
+        The dimension ``freq_x`` of the frequencies becomes ``x``, and that of the slices is gone.
+        The coordinate ``x`` is that from before the transform, if the frequencies remember it.
+        Labels without names of dimensions do not change.
+    """
+    if not labels.names:
+        return labels
+    dim = labels.names[f_axis]
+    if rate_of_spectra(labels, f_axis)[0] is not None:
+        from dask_bigfft.xarray import short_time
+
+        return labels_of_array(short_time.istft(_with_zeros(labels, x), dim, **keywords))
+    names = [name for axis, name in enumerate(labels.names) if axis not in (f_axis, t_axis)]
+    coordinates = {name: labels.coordinates[name] for name in names if name in labels.coordinates}
+    axis = f_axis if f_axis < len(labels.names) - 1 else t_axis
+    names.insert(axis, dim.removeprefix("freq_"))
+    return replace(labels, names=tuple(names), coordinates=coordinates)
+
+
+def rate_of_spectra(labels: Labels, axis: int) -> tuple[float | None, int | None]:
+    """Return the sampling rate and the length of the record that spectra of slices were made of.
+
+    Frequencies remember both; they are None without such a coordinate, or without xarray.
+
+    Parameters
+    ----------
+    labels : Labels
+        Labels of the spectra.
+    axis : int
+        Axis of the frequencies.
+    """
+    name = labels.names[axis] if labels.names else ""
+    if name not in labels.coordinates:
+        return None, None
+    with contextlib.suppress(ImportError, ArgumentError, ArgumentTypeError):
+        from dask_bigfft.xarray.coordinates import remembered
+
+        record = remembered(_decoded(labels, name), name, False)
+        if record.dim in labels.names:
+            return 1 / abs(record.spacing), record.length
+    return None, None
 
 
 def _source_attributes(labels: Labels, axes: Sequence[int]) -> dict[str, Any]:

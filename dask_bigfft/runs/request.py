@@ -49,8 +49,11 @@ from dask_bigfft.transforms.spec import parse_name, with_dims
 #: Kind of a filter.
 FILTER = "fourier_filter"
 
-#: Kinds of the spectra of slices.
-SHORT_TIME = ("stft", "spectrogram")
+#: Kind of the inverse of the spectra of slices.
+INVERSE = "istft"
+
+#: Kinds of short-time transforms.
+SHORT_TIME = ("stft", "spectrogram", INVERSE)
 
 #: Arguments that only filters take, and their defaults.
 _FILTER_DEFAULTS = {
@@ -78,14 +81,20 @@ class ShortTimeArguments:
     phase_shift: Any = 0
     padding: Any = "zeros"
     detr: Any = None
+    dual_win: Any = None
+    k0: Any = 0
+    k1: Any = None
+    f_axis: Any = -2
+    t_axis: Any = -1
 
     def refuse_for(self, kind: str) -> None:
-        """Raise an error if an argument is given to another kind of run."""
+        """Raise an error if an argument is given to a kind of run that does not take it."""
         for own in fields(self):
+            kinds = _kinds_with(own.name)
             value = getattr(self, own.name)
             is_default = isinstance(value, type(own.default)) and value == own.default
-            if not is_default:
-                allowed = f"no such argument for {kind}: only {' and '.join(SHORT_TIME)} take it"
+            if kind not in kinds and not is_default:
+                allowed = f"no such argument for {kind}: only {' and '.join(kinds)} take it"
                 raise_invalid(own.name, value, allowed, kind=ArgumentTypeError)
 
     def require_for(self, kind: str) -> None:
@@ -93,9 +102,18 @@ class ShortTimeArguments:
         for name in ("win", "hop"):
             if getattr(self, name) is None:
                 raise_invalid(name, None, f"a value for {kind}", kind=ArgumentTypeError)
-        if self.detr is not None and kind != "spectrogram":
-            raise_invalid("detr", self.detr, f"None for {kind}", kind=ArgumentTypeError)
         parse_type("detr", self.detr, str | None, "'constant', 'linear' or None for run()")
+
+
+def _kinds_with(argument: str) -> tuple[str, ...]:
+    """Return the kinds of short-time transforms that take an argument."""
+    if argument in ("dual_win", "k0", "k1", "f_axis", "t_axis"):
+        return (INVERSE,)
+    if argument == "padding":
+        return ("stft", "spectrogram")
+    if argument == "detr":
+        return ("spectrogram",)
+    return SHORT_TIME
 
 
 @dataclass(frozen=True)
@@ -170,11 +188,10 @@ class RunRequest:
         else:
             parse_name(self.kind, others=(FILTER, *SHORT_TIME))
             self._refuse_arguments_of_filters()
-        if not self.is_short_time:
-            self.slices.refuse_for(self.kind)
-            if self.append:
-                allowed = f"False for {self.kind}: only {' and '.join(SHORT_TIME)} are continued"
-                raise_invalid("append", True, allowed, kind=ArgumentTypeError)
+        self.slices.refuse_for(self.kind)
+        if self.append and not self.is_short_time:
+            allowed = f"False for {self.kind}: only {' and '.join(SHORT_TIME)} are continued"
+            raise_invalid("append", True, allowed, kind=ArgumentTypeError)
         parse_type(
             "s",
             self.s,
@@ -194,7 +211,7 @@ class RunRequest:
 
     @property
     def is_short_time(self) -> bool:
-        """True for the spectra of slices, which can be continued."""
+        """True for spectra of slices and their inverse, which can be continued."""
         return self.kind in SHORT_TIME
 
     def _refuse_arguments_of_whole_transforms(self) -> None:
@@ -203,14 +220,13 @@ class RunRequest:
         It has no exchanges, and so no scratch files.
         """
         self.slices.require_for(self.kind)
+        allowed = f"None for {self.kind}"
         for name in ("n", "s", "axes", "norm", "scratch"):
             if getattr(self, name) is not None:
-                raise_invalid(
-                    name,
-                    getattr(self, name),
-                    f"None for {self.kind}",
-                    kind=ArgumentTypeError,
-                )
+                raise_invalid(name, getattr(self, name), allowed, kind=ArgumentTypeError)
+        if self.kind == INVERSE and self.axis is not None:
+            allowed += ", which takes f_axis and t_axis"
+            raise_invalid("axis", self.axis, allowed, kind=ArgumentTypeError)
         for name in ("resume", "checksum"):
             if getattr(self, name):
                 allowed = f"False for {self.kind}, which append=True continues"
@@ -461,8 +477,8 @@ class Done:
     ----------
     path : Path or zarr.storage.StorePath
         Path of the Zarr array, or its place in an Icechunk repository.
-    plan : Plan or SegmentPlan
-        Plan of the transform; the latter for spectra of slices.
+    plan : Plan, SegmentPlan or OverlapAddPlan
+        Plan of the transform; the others for spectra of slices and for their inverse.
     dtype : str
         Type of the source's values.
     read, written : int
@@ -474,7 +490,8 @@ class Done:
     component : str or None
         Name of the array in a group with its coordinates; None for an array alone.
     columns : tuple of int or None
-        Of spectra of slices, the first slice that was computed, and the number of all.
+        Of spectra of slices, the first slice that was computed, and the number of all; of their
+        inverse, the same of samples.
     spec : cubed.Spec or None
         Specification of the source, if that was an array of cubed.
     library : str

@@ -14,7 +14,6 @@ an interrupted one.
 """
 
 import contextlib
-import hashlib
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -25,13 +24,12 @@ from typing import Any, cast
 
 import dask.array as da
 import numpy as np
-import scipy  # its modules are imported at first use
 
-from dask_bigfft import config
-from dask_bigfft.api.arguments import parse_chunks
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.exchange import folders
 from dask_bigfft.files import WriteBehind, sync_path
+from dask_bigfft.runs.growing import BLOCK_NBYTES, LEAST_NBYTES, GrowingRun, shrunk_rows
+from dask_bigfft.runs.inverse_short_time import SamplesRun
 from dask_bigfft.runs.labels import (
     labels_of,
     labels_of_array,
@@ -40,6 +38,7 @@ from dask_bigfft.runs.labels import (
     spacing_of,
 )
 from dask_bigfft.runs.request import (
+    INVERSE,
     Done,
     RunRequest,
     check_space_of_result,
@@ -47,67 +46,46 @@ from dask_bigfft.runs.request import (
 )
 from dask_bigfft.runs.sinks import Sink, Store
 from dask_bigfft.signal.arguments import SignalOptions
-from dask_bigfft.signal.segment_plan import SegmentPlan
-from dask_bigfft.signal.segments import machine_of, parse_rate
+from dask_bigfft.signal.segment_plan import OverlapAddPlan, SegmentPlan
+from dask_bigfft.signal.segments import machine_of
 from dask_bigfft.signal.short_time import (
     SliceArguments,
     SliceCall,
-    WindowArguments,
     parse_call,
-    parse_window,
 )
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.formats import UNREADABLE
 from dask_bigfft.storage.targets import ATTRIBUTE, Labels, Target
 from dask_bigfft.transforms.spec import parse_axes, work_dtype
 
-#: Bytes of a block of the result, unless a longer one is needed for a window.
-BLOCK_NBYTES = 16 << 20
 
-#: The same at the least, for a small memory limit.
-LEAST_NBYTES = 1 << 16
-
-
-class ColumnSink(Sink):
-    """Sink of the columns of a result from one on."""
+class PartSink(Sink):
+    """Sink of a result from an index along an axis on."""
 
     def __init__(
         self,
         target: Target,
-        first_column: int,
+        axis: int,
+        first: int,
         writes: WriteBehind,
     ) -> None:
         super().__init__(target, writes=writes)
-        self.first_column = first_column
-        self.shape = (*self.shape[:-1], self.shape[-1] - first_column)
+        self.axis = axis
+        self.first = first
+        shape = list(self.shape)
+        shape[axis] -= first
+        self.shape = tuple(shape)
 
     def __setitem__(self, index: tuple[slice, ...], values: Any) -> None:
-        *rows, columns = index
-        start = columns.start + self.first_column
-        stop = columns.stop + self.first_column
-        super().__setitem__((*rows, slice(start, stop)), values)
+        moved = list(index)
+        cut = index[self.axis]
+        moved[self.axis] = slice(cut.start + self.first, cut.stop + self.first)
+        super().__setitem__(tuple(moved), values)
 
 
 @dataclass(frozen=True)
-class ShortTimeRun:
-    """Run of a short-time transform on a record as it is now.
-
-    Parameters
-    ----------
-    request : RunRequest
-        Request of the run.
-    x : dask.array.Array
-        The record.
-    labels : Labels
-        Names, attributes and coordinates of the record.
-    reader : Reader or None
-        Reader of the record, if any of its samples can be read without their neighbours.
-    """
-
-    request: RunRequest
-    x: da.Array
-    labels: Labels
-    reader: sources.Reader | None
+class ShortTimeRun(GrowingRun):
+    """Run of a short-time transform on a record as it is now; its result grows by columns."""
 
     @cached_property
     def axis(self) -> int:
@@ -118,53 +96,29 @@ class ShortTimeRun:
         return parsed
 
     @property
-    def samples(self) -> int:
+    def grown_axis(self) -> int:
+        """Axis of the slices in the result."""
+        return len(self.shape) - 1
+
+    @property
+    def source_length(self) -> int:
         """Number of samples along the axis."""
         return int(self.x.shape[self.axis])
 
-    @cached_property
-    def rate(self) -> float:
-        """Sampling rate: that of the coordinate, or the given one, or 1."""
-        fs = self.request.slices.fs
-        if fs is not None:
-            fs = parse_rate(fs)
-        spacing = spacing_of(self.labels, self.axis, is_needed=fs is None)
-        if spacing is None:
-            return 1.0 if fs is None else fs
-        rate = 1 / abs(spacing)
-        if fs is not None and not np.isclose(rate, fs, rtol=1e-9, atol=0):
-            name = self.labels.names[self.axis]
-            raise_invalid("fs", fs, f"None, or {rate:.9g} as the coordinate {name} of the source")
-        return rate
-
-    @cached_property
-    def window(self) -> WindowArguments:
-        """Window and FFTs."""
-        slices = self.request.slices
-        return WindowArguments(
-            win=slices.win,
-            hop=slices.hop,
-            fs=self.rate,
-            fft_mode=slices.fft_mode,
-            mfft=slices.mfft,
-            scale_to=slices.scale_to,
-            phase_shift=slices.phase_shift,
-        )
-
-    @cached_property
-    def transform(self) -> "scipy.signal.ShortTimeFFT":
-        """SciPy's description of the transform."""
-        return parse_window(self.window)
-
     @property
-    def count(self) -> int:
-        """Number of slices."""
-        return int(self.transform.p_num(self.samples))
+    def unit(self) -> str:
+        """Name of what the source has along the axis."""
+        return "samples"
+
+    def _coordinate_rate(self, *, is_needed: bool) -> float | None:
+        """Return the sampling rate by the coordinate of the samples; None without one."""
+        spacing = spacing_of(self.labels, self.axis, is_needed=is_needed)
+        return None if spacing is None else 1 / abs(spacing)
 
     def call(
         self,
         blocks: tuple[int, ...],
-        first_column: int = 0,
+        first: int = 0,
     ) -> SliceCall:
         """Return the call for the columns from one on, in blocks of the result."""
         slices = self.request.slices
@@ -172,76 +126,50 @@ class ShortTimeRun:
         for axis, length in enumerate(blocks[:-1]):
             if axis != self.axis:
                 row_chunks[axis] = length
-        options = {
-            name: value
-            for name, value in self.request.options.items()
-            if value is not None and name != "chunks"
-        }
         return parse_call(
             (self.x.rechunk(row_chunks),),
             self.request.kind,
             self.window,
             SliceArguments(
-                p0=int(self.transform.p_min) + first_column,
+                p0=int(self.transform.p_min) + first,
                 p1=None,
                 k_offset=0,
                 padding=slices.padding,
                 axis=self.axis,
                 detr=slices.detr,
             ),
-            cast("SignalOptions", options),
+            cast("SignalOptions", self.options),
             slices_per_block=blocks[-1],
             reader=self.reader,
             writing=self.request.writing(self.x.dtype),
             is_stored=True,
         )
 
-    def blocks(self) -> tuple[int, ...]:
-        """Return the shape of a block of a new result.
+    def computed(self, call: SliceCall) -> da.Array:
+        """Return the lazy spectra of a call."""
+        return call.spectra()
 
-        Blocks are halved until the forecast of the memory is below the limit.
-        """
-        nbytes = BLOCK_NBYTES
-        while True:
-            blocks = self._blocks_of(nbytes)
-            plan = self.call(blocks).plan
-            limit = plan.machine.memory_limit
-            is_fixed = self.request.options.get("chunks") is not None or nbytes <= LEAST_NBYTES
-            if is_fixed or limit is None or plan.expected.peak_host <= limit:
-                plan.refuse_above_limit()
-                return blocks
-            nbytes //= 2
-
-    def _blocks_of(self, nbytes: int) -> tuple[int, ...]:
+    def _default_blocks(self, nbytes: int) -> tuple[int, ...]:
         """Return the shape of a block of a new result that has about some bytes."""
         shape = self.shape
-        dtype = self.dtype
-        chunks = self.request.options.get("chunks")
-        if chunks is not None:
-            own_chunks = tuple((length,) for length in shape)
-            cuts = parse_chunks(chunks, own_chunks, shape, dtype) or own_chunks
-            return tuple(max(cut, default=1) or 1 for cut in cuts)
-        blocks = [max(cut, default=1) or 1 for cut in self.x.chunks]
-        blocks[self.axis] = shape[self.axis]
+        rows = [max(cut, default=1) or 1 for cut in self.x.chunks]
+        rows[self.axis] = 1
+        axes = tuple(axis for axis in range(self.x.ndim) if axis != self.axis)
+        spectrum = shape[self.axis] * self.dtype.itemsize
         least = max(1, math.ceil((self.transform.m_num - 1) / self.transform.hop))
-        while math.prod(blocks) * least * dtype.itemsize > nbytes:
-            rows = [0 if axis == self.axis else length for axis, length in enumerate(blocks)]
-            longest = int(np.argmax(rows))
-            if rows[longest] <= 1:
-                break
-            blocks[longest] = -(-blocks[longest] // 2)
-        column = math.prod(blocks) * dtype.itemsize
-        columns = max(least, nbytes // column)
+        rows = shrunk_rows(rows, axes, least * spectrum, nbytes)
+        columns = max(least, nbytes // (math.prod(rows) * spectrum))
         if not self.request.append:  # a longer record will need longer blocks
             columns = min(columns, shape[-1])
-        return (*blocks, columns)
+        rows[self.axis] = shape[self.axis]
+        return (*rows, columns)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """Shape of the result."""
         rows = list(self.x.shape)
         rows[self.axis] = int(self.transform.f_pts)
-        return (*rows, self.count)
+        return (*rows, int(self.transform.p_num(self.source_length)))
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -251,7 +179,11 @@ class ShortTimeRun:
             return np.empty(0, complex_dtype).real.dtype
         return complex_dtype
 
-    def first_changed(self, samples: int) -> int:
+    def is_unchanged(self, record: Mapping[str, Any]) -> bool:
+        """Return True for a record that has not grown."""
+        return bool(self.source_length == record["samples"])
+
+    def first_changed(self, record: Mapping[str, Any]) -> int:
         """Return a column before which all are those of the record when it was shorter.
 
         It is the first one that differs, or an earlier one if the padding behind the record needs
@@ -259,104 +191,59 @@ class ShortTimeRun:
 
         Parameters
         ----------
-        samples : int
-            Number of samples that the record had.
+        record : mapping
+            Attributes of the earlier result.
         """
+        samples = record["samples"]
         size = self.transform.m_num
         if samples < 2 * size:  # padding at the start may be made of samples at the end
             return 0
         hop = self.transform.hop
         last_whole = (samples - size + self.transform.m_num_mid) // hop
         behind = size + hop  # most samples of padding
-        last_ahead = (self.samples - behind - 1 + self.transform.m_num_mid) // hop
+        last_ahead = (self.source_length - behind - 1 + self.transform.m_num_mid) // hop
         return max(0, int(min(last_whole + 1, last_ahead) - self.transform.p_min))
 
     def result_labels(self) -> Labels:
         """Return names, attributes and coordinates of the result."""
-        slices = self.request.slices
-        keywords = {
-            "win": slices.win,
-            "hop": slices.hop,
-            "fft_mode": slices.fft_mode,
-            "mfft": slices.mfft,
-            "scale_to": slices.scale_to,
-            "phase_shift": slices.phase_shift,
-        }
         labels = of_slices(
             self.labels,
             self.x,
             self.axis,
             self.request.kind,
-            keywords,
+            self.window_keywords,
         )
         return self.request.without_group(labels)
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments that all parts of a result have in common, as JSON values."""
-        transform = self.transform
-        values = np.array(self.window.win, complex)
-        digest = hashlib.sha256(values.tobytes()).hexdigest()[:16]
+    def own_arguments(self) -> dict[str, Any]:
+        """Return the arguments of this kind of run."""
         rows = [length for axis, length in enumerate(self.x.shape) if axis != self.axis]
         return {
-            "kind": self.request.kind,
             "axis": self.axis,
-            "win": f"{len(values)} values {digest}",
-            "hop": int(transform.hop),
-            "fs": float(transform.fs),
-            "fft_mode": str(transform.fft_mode),
-            "mfft": int(transform.mfft),
-            "scale_to": self.request.slices.scale_to,
-            "phase_shift": self.request.slices.phase_shift,
             "padding": self.request.slices.padding,
             "detr": self.request.slices.detr,
             "source": f"{self.x.dtype} in rows {rows}",
         }
 
-    def record(self) -> dict[str, Any]:
-        """Return the attributes of a result."""
-        return {
-            "version": config.own_version(),
-            "kind": self.request.kind,
-            "axis": self.axis,
-            "samples": self.samples,
-            "arguments": self.arguments(),
-        }
 
-    def done(
-        self,
-        plan: SegmentPlan,
-        started: float,
-        first_column: int,
-    ) -> Done:
-        """Return the report of a run that began at `started` and made columns from one on."""
-        columns = self.count - first_column
-        column = math.prod(self.shape[:-1]) * self.dtype.itemsize
-        return Done(
-            path=self.request.destination,
-            plan=plan,
-            dtype=str(self.x.dtype),
-            read=math.prod(plan.shape) * self.x.dtype.itemsize if columns else 0,
-            written=columns * column,
-            seconds=time.perf_counter() - started,
-            already=columns == 0,
-            component=targets.read_attributes(self.request.destination).get("array"),
-            columns=(first_column, self.count),
-            library=self.request.library,
-        )
+def _kind_of(request: RunRequest) -> type[ShortTimeRun | SamplesRun]:
+    """Return the class of the runs of a request's kind."""
+    return SamplesRun if request.kind == INVERSE else ShortTimeRun
 
 
-def opened(request: RunRequest) -> ShortTimeRun:
+def opened(request: RunRequest) -> ShortTimeRun | SamplesRun:
     """Return the run of a request on its record as it is now."""
+    kind = _kind_of(request)
     if request.array is not None:
-        return ShortTimeRun(request, request.open(), labels_of_array(request.array), None)
+        return kind(request, request.open(), labels_of_array(request.array), None)
     labels = labels_of(request.source, request.component)
     reader = request.reader()
     if reader.anywhere:
-        return ShortTimeRun(request, request.open(), labels, reader)
+        return kind(request, request.open(), labels, reader)
     if request.block_size is not None or request.options.get("chunks") == "preserve":
-        return ShortTimeRun(request, request.open(), labels, None)
+        return kind(request, request.open(), labels, None)
     nbytes = _cut_nbytes(request, math.prod(reader.shape) * reader.dtype.itemsize)
-    return ShortTimeRun(request, reader.array(nbytes), labels, None)
+    return kind(request, reader.array(nbytes), labels, None)
 
 
 def _cut_nbytes(request: RunRequest, nbytes: int) -> int:
@@ -368,7 +255,7 @@ def _cut_nbytes(request: RunRequest, nbytes: int) -> int:
     return max(most, LEAST_NBYTES)
 
 
-def planned(request: RunRequest) -> SegmentPlan:
+def planned(request: RunRequest) -> SegmentPlan | OverlapAddPlan:
     """Return the plan of a whole run."""
     run = opened(request)
     return run.call(run.blocks()).plan
@@ -412,7 +299,7 @@ def _only_append(destination: Path) -> Iterator[None]:
 
 
 def _whole(
-    run: ShortTimeRun,
+    run: GrowingRun,
     store: Store,
     started: float,
 ) -> Done:
@@ -437,7 +324,7 @@ def _whole(
             labels=run.result_labels(),
             compressors=request.compressors,
         )
-        _store_columns(call, target, 0, store)
+        _store_part(run, call, target, 0, store)
         target.finish(request.overwrite)
     except BaseException:
         targets.discard(partial)
@@ -445,24 +332,25 @@ def _whole(
     return run.done(call.plan, started, 0)
 
 
-def _store_columns(
-    call: SliceCall,
+def _store_part(
+    run: GrowingRun,
+    call: Any,
     target: Target,
-    first_column: int,
+    first: int,
     store: Store,
 ) -> None:
-    """Store the spectra of a call as the columns of a result from one on."""
+    """Store what a call computes as the result from an index on."""
     # The last block of a call may have to be cut.
-    spectra = cast("da.Array", call.spectra().rechunk(target.blocks))
+    result = cast("da.Array", run.computed(call).rechunk(target.blocks))
     with WriteBehind(call.plan.blocks_behind) as writes:
-        store(spectra, ColumnSink(target, first_column, writes))
+        store(result, PartSink(target, run.grown_axis, first, writes))
 
 
 # --- continuation ---------------------------------------------------------------------------
 
 
 def _appended(
-    run: ShortTimeRun,
+    run: GrowingRun,
     store: Store,
     started: float,
 ) -> Done:
@@ -472,42 +360,45 @@ def _appended(
     """
     request = run.request
     record = targets.read_attributes(request.destination)
-    samples = _parse_record(run, record)
+    _refuse_other_record(run, record)
     try:
         target = targets.reopened(request.destination, request.destination)
     except UNREADABLE as error:
         raise_invalid("destination", str(request.destination), f"a readable array ({error})")
     _refuse_other_layout(run, target)
     blocks = target.blocks
-    if record["complete"] and run.samples == samples:
+    axis = run.grown_axis
+    stored_length = target.array.shape[axis]
+    if record["complete"] and run.count < stored_length:
+        need = f"None, or the end of at least the {stored_length} samples of the result"
+        raise_invalid("k1", request.slices.k1, f"{need}, for append=True")
+    if record["complete"] and run.is_unchanged(record):
         return run.done(run.call(blocks).plan, started, run.count)
-    columns = blocks[-1]
-    first_column = run.first_changed(samples) // columns * columns
-    new_nbytes = math.prod(run.shape[:-1]) * (run.count - first_column) * run.dtype.itemsize
+    first = run.first_changed(record) // blocks[axis] * blocks[axis]
+    nbytes_of_one = math.prod(run.shape) // run.count * run.dtype.itemsize
+    new_nbytes = nbytes_of_one * (run.count - first)
     check_space_of_result(request, max(0, new_nbytes), run.dtype)
     call = None
-    if first_column < run.count:
-        call = run.call(blocks, first_column)
+    if first < run.count:
+        call = run.call(blocks, first)
         call.plan.refuse_above_limit()
     _mark(target, {**record, "complete": False})
     target.array.resize(run.shape)
     if call is not None:
-        _store_columns(call, target, first_column, store)
+        _store_part(run, call, target, first, store)
     _replace_coordinates(target, run.result_labels(), request.compressors)
-    _sync_columns(target, first_column // columns)
+    _sync_part(target, axis, first // blocks[axis])
     _mark(target, {**record, **run.record(), "complete": True})
     plan = run.call(blocks).plan if call is None else call.plan
-    return run.done(plan, started, min(first_column, run.count))
+    return run.done(plan, started, min(first, run.count))
 
 
-def _parse_record(run: ShortTimeRun, record: Mapping[str, Any]) -> int:
-    """Return the samples that a stored result was made of; refuse another one than the request's.
-
-    Of an interrupted append it is the number before that.
-    """
+def _refuse_other_record(run: GrowingRun, record: Mapping[str, Any]) -> None:
+    """Raise an error for a stored result that is another one than the request's."""
     request = run.request
     path = str(request.destination)
-    if "arguments" not in record or "samples" not in record or "complete" not in record:
+    is_other = record.get("kind") == request.kind and run.unit not in record
+    if is_other or "arguments" not in record or "complete" not in record:
         need = f"what run() has made with kind={request.kind!r}, or a path where nothing exists yet"
         raise_invalid("destination", path, need)
     now = run.arguments()
@@ -518,24 +409,26 @@ def _parse_record(run: ShortTimeRun, record: Mapping[str, Any]) -> int:
             is_same = bool(np.isclose(float(now["fs"]), recorded, rtol=1e-9, atol=0))
         if not is_same:
             raise_invalid(name, value, f"{recorded!r}, as in {path}, for append=True")
-    samples = int(record["samples"])
-    if run.samples < samples:
-        need = f"at least the {samples} samples that {path} was made of, for append=True"
-        raise_invalid("source", f"{request.source} of {run.samples} samples", need)
-    return samples
+    length = int(record[run.unit])
+    if run.source_length < length:
+        need = f"at least the {length} {run.unit} that {path} was made of, for append=True"
+        raise_invalid("source", f"{request.source} of {run.source_length} {run.unit}", need)
 
 
-def _refuse_other_layout(run: ShortTimeRun, target: Target) -> None:
+def _refuse_other_layout(run: GrowingRun, target: Target) -> None:
     """Raise an error if chunks or compressors are asked for that a stored result does not have."""
     request = run.request
     array = target.array
-    if array.dtype != run.dtype or array.shape[:-1] != run.shape[:-1]:
-        need = f"{array.dtype} of shape {array.shape[:-1]}, as {request.destination} has"
-        raise_invalid("source", f"with a result of {run.dtype} {run.shape[:-1]}", need)
+    axis = run.grown_axis
+    rows = (*array.shape[:axis], *array.shape[axis + 1 :])
+    own_rows = (*run.shape[:axis], *run.shape[axis + 1 :])
+    if array.dtype != run.dtype or rows != own_rows:
+        need = f"{array.dtype} of shape {rows}, as {request.destination} has"
+        raise_invalid("source", f"with a result of {run.dtype} {own_rows}", need)
     if request.inner_chunks is not None and tuple(request.inner_chunks) != array.chunks:
         raise_invalid("inner_chunks", request.inner_chunks, f"{array.chunks} for append=True")
     if request.options.get("chunks") is not None:
-        blocks = run._blocks_of(BLOCK_NBYTES)
+        blocks = run.blocks_of(BLOCK_NBYTES)
         if blocks != target.blocks:
             chunks = request.options["chunks"]
             raise_invalid("chunks", chunks, f"None, or {target.blocks} for append=True")
@@ -572,13 +465,15 @@ def _replace_coordinates(
         )
 
 
-def _sync_columns(target: Target, first_block: int) -> None:
-    """Sync the files of the blocks of some columns to disk."""
+def _sync_part(target: Target, axis: int, first_block: int) -> None:
+    """Sync the files of a result from a block along an axis on to disk."""
     shape = target.array.shape
     numbers_of_blocks = [-(-n // block) for n, block in zip(shape, target.blocks, strict=True)]
-    numbers_of_blocks[-1] -= first_block
-    for *rows, column in np.ndindex(*numbers_of_blocks):
-        path = target.chunk_file((*rows, column + first_block))
+    numbers_of_blocks[axis] = max(0, numbers_of_blocks[axis] - first_block)
+    for index in np.ndindex(*numbers_of_blocks):
+        block = list(index)
+        block[axis] += first_block
+        path = target.chunk_file(tuple(block))
         if path.exists():
             sync_path(path)
             sync_path(path.parent)

@@ -9,6 +9,8 @@ A task has the slices of its block, and those at the end of the block before tha
     result      |a----------------b|c------------------d|
 """
 
+import itertools
+import math
 from dataclasses import dataclass
 from typing import Any, Unpack, cast
 
@@ -22,6 +24,8 @@ from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_count, raise_invalid
 from dask_bigfft.kernels.views import is_on_gpu
+from dask_bigfft.planner.request import Machine
+from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.signal.arguments import (
     SignalOptions,
     in_chunks,
@@ -30,7 +34,7 @@ from dask_bigfft.signal.arguments import (
     refuse_unsupported,
     without_empty,
 )
-from dask_bigfft.signal.segment_plan import OverlapAddPlan
+from dask_bigfft.signal.segment_plan import NOT_STORED, OverlapAddPlan
 from dask_bigfft.signal.segment_tasks import GPU_TILE_SAMPLES, TILE_SAMPLES
 from dask_bigfft.signal.segments import machine_of
 from dask_bigfft.signal.short_time import (
@@ -41,6 +45,8 @@ from dask_bigfft.signal.short_time import (
     slice_fft,
 )
 from dask_bigfft.signal.short_time_tasks import SamplesOfSpectra, last_slices, samples_of_block
+from dask_bigfft.signal.spectra_reading import SampleBlocks, SpectraBlocks
+from dask_bigfft.storage.sources import Reader
 from dask_bigfft.transforms.spec import parse_axes, work_dtype
 
 __all__ = ["istft"]
@@ -158,8 +164,9 @@ class InverseCall:
         Slices and blocks.
     work : SamplesOfSpectra
         What is computed of the slices of a block.
-    start, stop : int
-        Samples of the result, counted from the start of the first slice.
+    extents : tuple of range
+        Samples that are made of each block of slices, counted from the start of its first slice, or
+        of the first one that it gets from the block before.
     axis : int
         Axis of the result along which samples run.
     """
@@ -167,33 +174,122 @@ class InverseCall:
     spectra: da.Array
     plan: OverlapAddPlan
     work: SamplesOfSpectra
-    start: int
-    stop: int
+    extents: tuple[range, ...]
     axis: int
 
     def samples(self) -> da.Array:
-        """Return the samples."""
+        """Return the samples of all blocks."""
         self.plan.refuse_above_limit()
         note_plan(self.plan)
-        added = _overlapped(self.spectra, self.plan, self.work)
-        missing = self.stop - added.shape[-1]
-        if missing > 0:  # samples behind the last slice
-            zeros = da.zeros_like(added, shape=(*added.shape[:-1], missing))
-            added = da.concatenate([added, zeros], axis=-1)
-        samples: da.Array = added[..., self.start : self.stop]
-        order = [*range(samples.ndim - 1)]
-        order.insert(self.axis, samples.ndim - 1)
-        in_order: da.Array = samples.transpose(order)
+        added = _added(self)
+        order = [*range(added.ndim - 1)]
+        order.insert(self.axis, added.ndim - 1)
+        in_order: da.Array = added.transpose(order)
         return in_order
 
 
-def parse_inverse(
+@dataclass(frozen=True)
+class ParsedInverse:
+    """Arguments of `istft` that are valid for an array.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        The spectra.
+    transform : scipy.signal.ShortTimeFFT
+        SciPy's description of the transform.
+    f_axis, t_axis : int
+        Axes of the frequencies and of the slices, not negative.
+    start, stop : int
+        First sample of the result, and the end of the samples, counted from the start of the first
+        slice of the array.
+    slices : range
+        Slices that are added.
+    machine : Machine
+        Memory limit and threads of a process.
+    """
+
+    array: da.Array
+    transform: "scipy.signal.ShortTimeFFT"
+    f_axis: int
+    t_axis: int
+    start: int
+    stop: int
+    slices: range
+    machine: Machine
+
+    @property
+    def axis(self) -> int:
+        """Axis of the result along which samples run."""
+        return self.f_axis if self.f_axis < self.array.ndim - 1 else self.t_axis
+
+    def in_order(self, spectra: da.Array) -> da.Array:
+        """Return spectra with frequencies along the second-last axis and slices along the last."""
+        both = (self.f_axis, self.t_axis)
+        rows = [axis for axis in range(spectra.ndim) if axis not in both]
+        ordered: da.Array = spectra.transpose([*rows, *both])
+        return ordered
+
+    @property
+    def work_dtype(self) -> np.dtype[Any]:
+        """Dtype of the spectra that are transformed."""
+        return work_dtype(self.array.dtype)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the samples."""
+        if self.transform.onesided_fft:
+            return np.empty(0, self.work_dtype).real.dtype
+        return self.work_dtype
+
+    def work(self) -> SamplesOfSpectra:
+        """Return what is computed of the slices of a block."""
+        is_gpu = is_on_gpu(self.array._meta)
+        return SamplesOfSpectra(
+            fft=slice_fft(self.transform, _parse_dual(self.transform)),
+            dtype=self.dtype,
+            tile_samples=GPU_TILE_SAMPLES if is_gpu else TILE_SAMPLES,
+        )
+
+    def blocks_of(self, bounds: tuple[int, ...]) -> SampleBlocks:
+        """Return blocks of samples."""
+        return SampleBlocks(
+            nperseg=int(self.transform.m_num),
+            hop=int(self.transform.hop),
+            slices=self.slices.stop,
+            bounds=bounds,
+        )
+
+    def plan(
+        self,
+        chunks: tuple[tuple[int, ...], ...],
+        blocks: SampleBlocks,
+        **more: Any,
+    ) -> OverlapAddPlan:
+        """Return the plan for blocks of spectra and of samples."""
+        return OverlapAddPlan(
+            chunks=chunks,
+            slices=blocks.reaching[-1].stop - blocks.reaching[0].start,
+            lengths=blocks.lengths,
+            overlap=blocks.overlap,
+            dtype=self.work_dtype.str,
+            out_dtype=self.dtype.str,
+            nperseg=blocks.nperseg,
+            hop=blocks.hop,
+            nfft=int(self.transform.mfft),
+            tile_samples=self.work().tile_samples,
+            machine=self.machine,
+            **more,
+        )
+
+
+def parse_arguments(
     array: da.Array,
     arguments: WindowArguments,
     choice: SampleArguments,
     options: SignalOptions,
-) -> InverseCall:
-    """Return the validated call of `istft` on an array."""
+) -> ParsedInverse:
+    """Return the arguments of `istft` that are valid for an array."""
     parse_signal_options(options)
     refuse_unsupported(
         options,
@@ -208,56 +304,160 @@ def parse_inverse(
     (t_axis,) = parse_axes("t_axis", (choice.t_axis,), array.ndim)
     if f_axis == t_axis:
         raise_invalid("t_axis", choice.t_axis, f"another axis than f_axis={choice.f_axis}")
-    rows = [axis for axis in range(array.ndim) if axis not in (f_axis, t_axis)]
-    spectra = array.transpose([*rows, f_axis, t_axis])
-    dual_window = _parse_dual(transform)
-    first, end, start, stop = _parse_samples(spectra, transform, choice)
-    used = slice(first - transform.p_min, end - transform.p_min)
-    chosen = without_empty(spectra[..., used])
-    on_gpu = is_on_gpu(array._meta)
-    complex_dtype = work_dtype(array.dtype)
-    dtype = np.empty(0, complex_dtype).real.dtype if transform.onesided_fft else complex_dtype
-    work = SamplesOfSpectra(
-        fft=slice_fft(transform, dual_window),
-        dtype=dtype,
-        tile_samples=GPU_TILE_SAMPLES if on_gpu else TILE_SAMPLES,
+    _parse_dual(transform)
+    first, end, start, stop = _parse_samples(
+        array.shape[f_axis],
+        array.shape[t_axis],
+        transform,
+        choice,
     )
-    slice_chunks = long_enough(chosen.chunks[-1], work.pieces - 1)
-    blocks = chosen.astype(complex_dtype).rechunk({-2: -1, -1: slice_chunks})
-    plan = OverlapAddPlan(
-        chunks=blocks.chunks,
-        joined=blocks.chunks != chosen.chunks or chosen.dtype != complex_dtype,
-        dtype=complex_dtype.str,
-        out_dtype=dtype.str,
-        nperseg=int(transform.m_num),
-        hop=int(transform.hop),
-        nfft=int(transform.mfft),
-        tile_samples=work.tile_samples,
-        machine=machine_of(options, on_gpu),
+    origin = transform.p_min * transform.hop - transform.m_num_mid
+    return ParsedInverse(
+        array,
+        transform,
+        f_axis,
+        t_axis,
+        start=int(start - origin),
+        stop=int(stop - origin),
+        slices=range(int(first - transform.p_min), int(end - transform.p_min)),
+        machine=machine_of(options, is_on_gpu(array._meta)),
     )
-    origin = first * transform.hop - transform.m_num_mid
-    return InverseCall(
+
+
+def parse_inverse(
+    array: da.Array,
+    arguments: WindowArguments,
+    choice: SampleArguments,
+    options: SignalOptions,
+) -> InverseCall:
+    """Return the validated call of `istft` on an array, in the blocks of the array."""
+    parsed = parse_arguments(
+        array,
+        arguments,
+        choice,
+        options,
+    )
+    used = parsed.slices
+    chosen = without_empty(parsed.in_order(array)[..., used.start : used.stop])
+    hop = int(parsed.transform.hop)
+    reach = -(-int(parsed.transform.m_num) // hop) - 1
+    slice_chunks = long_enough(chosen.chunks[-1], reach)
+    # A block has the samples from its first slice to that of the next block.
+    starts = [hop * (used.start + count) for count in itertools.accumulate(slice_chunks)]
+    inner = [start for start in starts[:-1] if parsed.start < start < parsed.stop]
+    bounds = (parsed.start, *inner, parsed.stop)
+    return _call_of_waiting_blocks(parsed, parsed.blocks_of(bounds))
+
+
+def parse_stored_inverse(
+    array: da.Array,
+    arguments: WindowArguments,
+    choice: SampleArguments,
+    options: SignalOptions,
+    *,
+    samples_per_block: int,
+    first_sample: int = 0,
+    reader: Reader | None = None,
+    writing: ResultWriting = NOT_STORED,
+) -> InverseCall:
+    """Return the validated call of `istft` whose tasks store the samples from one on.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        The spectra.
+    arguments, choice, options
+        Arguments of `istft`.
+    samples_per_block : int
+        Samples of each block of the result but the last one. Without a `reader` the last ones may
+        be joined.
+    first_sample : int
+        Sample of the result at which the first block begins.
+    reader : Reader, optional
+        Reader of the spectra, which are read for each block with all slices that reach into it.
+    writing : ResultWriting
+        Memory of tasks that store a block.
+    """
+    parsed = parse_arguments(
+        array,
+        arguments,
+        choice,
+        options,
+    )
+    start = parsed.start + first_sample
+    blocks = parsed.blocks_of((*range(start, parsed.stop, samples_per_block), parsed.stop))
+    if reader is None:
+        cut_nbytes = math.prod(map(max, array.chunks)) * array.dtype.itemsize
+        return _call_of_waiting_blocks(
+            parsed,
+            blocks,
+            cut_nbytes=cut_nbytes,
+            writing=writing,
+            is_stored=True,
+        )
+    read = SpectraBlocks(reader, parsed.t_axis, blocks.reaching)
+    read_blocks = read.array(array.rechunk({parsed.f_axis: -1}).chunks)
+    spectra = parsed.in_order(read_blocks)
+    firsts = [slices.start for slices in blocks.reaching]
+    plan = parsed.plan(
+        spectra.chunks,
         blocks,
+        joined=spectra.dtype != parsed.work_dtype,
+        overlapping=True,
+        writing=writing,
+        is_stored=True,
+    )
+    return InverseCall(
+        spectra.astype(parsed.work_dtype),
         plan,
-        work,
-        start=start - origin,
-        stop=stop - origin,
-        axis=f_axis if f_axis < array.ndim - 1 else t_axis,
+        parsed.work(),
+        blocks.extents(firsts),
+        parsed.axis,
+    )
+
+
+def _call_of_waiting_blocks(
+    parsed: ParsedInverse,
+    blocks: SampleBlocks,
+    **more: Any,
+) -> InverseCall:
+    """Return a call in blocks that wait for the last slices of the one before.
+
+    Further keywords are those of the plan.
+    """
+    blocks = blocks.joined()
+    begun = blocks.begun
+    used = slice(begun[0].start, begun[-1].stop)
+    chosen = without_empty(parsed.in_order(parsed.array)[..., used])
+    spectra = chosen.astype(parsed.work_dtype).rechunk({-2: -1, -1: tuple(map(len, begun))})
+    plan = parsed.plan(
+        spectra.chunks,
+        blocks,
+        joined=spectra.chunks != chosen.chunks or spectra.dtype != chosen.dtype,
+        **more,
+    )
+    firsts = [slices.start - blocks.overlap for slices in begun]
+    return InverseCall(
+        spectra,
+        plan,
+        parsed.work(),
+        blocks.extents(firsts),
+        parsed.axis,
     )
 
 
 def _parse_samples(
-    spectra: da.Array,
+    frequencies: int,
+    slices: int,
     transform: "scipy.signal.ShortTimeFFT",
     choice: SampleArguments,
 ) -> tuple[int, int, int, int]:
     """Return the first slice that is added, and the end of these; and the same of the samples."""
     hop = transform.hop
     points = transform.f_pts
-    if spectra.shape[-2] != points:
-        raise_invalid("S", f"{spectra.shape[-2]} frequencies", f"{points} for this window")
+    if frequencies != points:
+        raise_invalid("S", f"{frequencies} frequencies", f"{points} for this window")
     least = transform.m_num - transform.m_num_mid
-    slices = spectra.shape[-1]
     if slices < transform.p_num(least):
         need = f"at least {transform.p_num(least)} for this window"
         raise_invalid("S", f"{slices} slices", need)
@@ -283,34 +483,31 @@ def _parse_dual(transform: "scipy.signal.ShortTimeFFT") -> Array:
         raise_invalid("win", transform.win, allowed)
 
 
-def _overlapped(
-    blocks: da.Array,
-    plan: OverlapAddPlan,
-    work: SamplesOfSpectra,
-) -> da.Array:
-    """Return the sum of all slices, from the start of the first to the end of the last."""
-    slice_chunks = plan.chunks[-1]
-    reach = plan.reach
-    sources = [blocks]
-    if reach and len(slice_chunks) > 1:
+def _added(call: InverseCall) -> da.Array:
+    """Return the samples that slices add up to, along the last axis."""
+    spectra = call.spectra
+    plan = call.plan
+    sources = [spectra]
+    count = plan.overlap
+    slice_chunks = spectra.chunks[-1]
+    if plan.waits:
         # The tail of a block goes to the next one. The first block gets its own, and ignores it.
         tails: Any = by_block(
             last_slices,
-            blocks,
-            dtype=blocks.dtype,
-            chunks=(*blocks.chunks[:-1], (reach,) * len(slice_chunks)),
-            count=reach,
+            spectra,
+            dtype=spectra.dtype,
+            chunks=(*spectra.chunks[:-1], (count,) * len(slice_chunks)),
+            count=count,
         )
-        sources.append(da.concatenate([tails[..., :reach], tails[..., :-reach]], axis=-1))
-    *lengths, last = (count * plan.hop for count in slice_chunks)
-    chunks = (*blocks.chunks[:-2], (1,), (*lengths, last + plan.nperseg - plan.hop))
+        sources.append(da.concatenate([tails[..., :count], tails[..., :-count]], axis=-1))
     added = by_block(  # `drop_axis` would make dask copy each block
         samples_of_block,
         *sources,
-        dtype=work.dtype,
-        chunks=chunks,
-        blocks=len(slice_chunks),
-        work=work,
+        dtype=call.work.dtype,
+        chunks=(*spectra.chunks[:-2], (1,), plan.lengths),
+        extents=call.extents,
+        axis=call.axis,
+        work=call.work,
     )
     samples: da.Array = added[..., 0, :]
     return samples

@@ -121,10 +121,21 @@ class BlockwisePlan(PublicNames):
 
     chunks: tuple[tuple[int, ...], ...]
     machine: Machine
+    is_stored: bool
 
     @property
     def expected(self) -> SegmentForecast:
         """Forecast of the memory."""
+        raise NotImplementedError
+
+    @property
+    def blocks_behind(self) -> int:
+        """Blocks of the result that are written while all threads compute others."""
+        is_behind = self.is_stored and self.machine.shared
+        return min(self.machine.threads, math.prod(map(len, self.chunks))) if is_behind else 0
+
+    def refuse_above_limit(self) -> None:
+        """Raise an error if the forecast exceeds the memory limit of a process."""
         raise NotImplementedError
 
     @property
@@ -345,12 +356,6 @@ class SegmentPlan(BlockwisePlan):
         )
 
     @property
-    def blocks_behind(self) -> int:
-        """Blocks of the result that are written while all threads compute others."""
-        is_behind = self.is_stored and self.machine.shared
-        return min(self.machine.threads, math.prod(map(len, self.chunks))) if is_behind else 0
-
-    @property
     def _other_chunks(self) -> list[tuple[int, ...]]:
         """Chunks of the axes other than that of the samples."""
         return [chunks for axis, chunks in enumerate(self.chunks) if axis != self.axis]
@@ -486,7 +491,14 @@ class OverlapAddPlan(BlockwisePlan):
     Parameters
     ----------
     chunks : tuple of tuple of int
-        Blocks of the spectra: rows, frequencies, and slices last.
+        Blocks of the spectra: rows, frequencies, and slices last. Slices of two blocks may overlap
+        if `overlapping` is true.
+    slices : int
+        Number of slices.
+    lengths : tuple of int
+        Samples that are made of each block of slices.
+    overlap : int
+        Most slices of a block that reach into the samples of the next one.
     joined : bool
         True if the blocks are made of others.
     dtype, out_dtype : str
@@ -497,9 +509,20 @@ class OverlapAddPlan(BlockwisePlan):
         Samples of the slices that are computed at a time, at least one slice.
     machine : Machine
         Memory limit and threads of a process.
+    overlapping : bool
+        True if each block is read with all slices that reach into its samples.
+    cut_nbytes : int
+        Bytes of a block of the source, if such blocks are cut into those of the plan; 0 otherwise.
+    writing : ResultWriting
+        Memory of tasks that store a block of the result.
+    is_stored : bool
+        True if tasks store the blocks of the result.
     """
 
     chunks: tuple[tuple[int, ...], ...]
+    slices: int
+    lengths: tuple[int, ...]
+    overlap: int
     joined: bool
     dtype: str
     out_dtype: str
@@ -508,16 +531,30 @@ class OverlapAddPlan(BlockwisePlan):
     nfft: int
     tile_samples: int
     machine: Machine
+    overlapping: bool = False
+    cut_nbytes: int = 0
+    writing: ResultWriting = NOT_STORED
+    is_stored: bool = False
+
+    @property
+    def function(self) -> str:
+        """Name of the function."""
+        return "istft"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the input."""
+        return (*map(sum, self.chunks[:-1]), self.slices)
 
     @property
     def notation(self) -> str:
         """Number and length of the slices, as text."""
-        return f"{self.shape[-1]} slices of {self.nperseg} samples"
+        return f"{self.slices} slices of {self.nperseg} samples"
 
     @property
-    def reach(self) -> int:
-        """Slices of a block that overlap the next one."""
-        return -(-self.nperseg // self.hop) - 1
+    def waits(self) -> bool:
+        """True if a block waits for the last slices of the one before."""
+        return self.overlap > 0 and not self.overlapping
 
     @cached_property
     def expected(self) -> SegmentForecast:
@@ -528,27 +565,51 @@ class OverlapAddPlan(BlockwisePlan):
         rows = math.prod(map(max, row_chunks))
         most = max(slice_chunks)
         column = rows * max(frequency_chunks) * np.dtype(self.dtype).itemsize
-        itemsize = np.dtype(self.out_dtype).itemsize
-        hops = 2 * self.reach + most + 1
-        samples = rows * hops * self.hop * itemsize
         tile = min(max(self.nfft, self.tile_samples), rows * most * self.nfft)
         # Pieces are padded to whole hops, and one slice may be shorter than a hop.
-        width = max(self.nfft, (self.reach + 1) * self.hop) / self.nfft
-        own_tile = INVERSE_TILE_COPIES * tile * width * itemsize
+        pieces = -(-self.nperseg // self.hop)
+        width = max(self.nfft, pieces * self.hop) / self.nfft
+        own_tile = INVERSE_TILE_COPIES * tile * width * np.dtype(self.out_dtype).itemsize
         is_chirp = max(factorize(self.nfft), default=1) ** 2 > self.nfft > 64
         lines, cached = FFT_LINES[is_chirp]
         line = self.nfft * np.dtype(self.dtype).itemsize
-        blocks_held = threads
-        if self.joined or self.reach > 0:  # a block waits for the last slices of the one before
-            blocks_held = 2 * threads + 1
+        columns = threads * most
+        if self.joined or self.waits:
+            columns += (threads + 1) * most
+        if self.overlapping:  # memory of blocks at the ends, which have fewer slices, is not reused
+            columns += sum({*slice_chunks} - {most})
+        edges = 2 * (threads + 1) * self.overlap * column if self.waits else 0
+        result = rows * max(self.lengths) * np.dtype(self.out_dtype).itemsize
         return SegmentForecast(
-            blocks=blocks_held * column * most,
-            edges=2 * (threads + 1) * self.reach * column,
+            blocks=columns * column + CUT_COPIES * threads * self.cut_nbytes,
+            edges=edges,
             tiles=math.ceil(threads * (own_tile + lines * line) + cached * line),
             tasks=TASKS_NBYTES * blocks,
-            spectra=2 * threads * samples,
+            spectra=self._samples_nbytes(rows, threads),
             result=0,
+            writing=threads * self.writing.nbytes(result, has_ends=True),
         )
+
+    def _samples_nbytes(self, rows: int, threads: int) -> int:
+        """Return the bytes of samples, and of the hops that they are added up in.
+
+        Parameters
+        ----------
+        rows : int
+            Rows of a block.
+        threads : int
+            Threads that work on blocks.
+        """
+        itemsize = np.dtype(self.out_dtype).itemsize
+        slices = max(self.chunks[-1]) + (self.overlap if self.waits else 0)
+        hops = slices + -(-self.nperseg // self.hop)
+        row_nbytes = hops * self.hop * itemsize
+        blocks = threads + (self.blocks_behind if self.is_stored else threads)
+        if rows == 1:  # samples are a view of the hops
+            return blocks * row_nbytes
+        result = rows * max(self.lengths) * itemsize
+        tile = min(rows * row_nbytes, max(row_nbytes, self.tile_samples * itemsize))
+        return blocks * result + threads * tile
 
     def refuse_above_limit(self) -> None:
         """Raise an error if the forecast exceeds the memory limit of a process."""
@@ -562,12 +623,13 @@ class OverlapAddPlan(BlockwisePlan):
             yield f"copy into {self._blocks()}, {np.dtype(self.dtype).name}"
         work = f"inverse FFTs of length {self.nfft} of {self.notation}, one every {self.hop}"
         yield f"{work}, in {self._blocks()}"
-        if self.reach > 0:
+        if self.waits:
             yield "add the samples that slices of two blocks share"
 
     def _reason(self) -> str:
         blocks = "each block has whole spectra"
-        *other_chunks, slice_chunks = self.chunks
-        column = math.prod(map(max, other_chunks)) * np.dtype(self.dtype).itemsize
-        whole = format_bytes(column * sum(slice_chunks))
+        if self.overlapping:
+            blocks += ", and is read with all slices that reach into its samples"
+        column = math.prod(map(max, self.chunks[:-1])) * np.dtype(self.dtype).itemsize
+        whole = format_bytes(column * self.slices)
         return f"{blocks}; chunks of all slices would have {whole} each"

@@ -9,7 +9,8 @@ inverse multiplies each slice by a dual window and adds where slices overlap::
                     |------|                               |------|
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -327,6 +328,41 @@ class SamplesOfSpectra:
                     low = start + first + piece
                     own_hops[..., low : low + length, :] += pieces[..., piece, :]
 
+    def samples(
+        self,
+        parts: Sequence[Array],
+        slices: int,
+        extent: range,
+    ) -> Array:
+        """Return a part of the samples that slices add up to.
+
+        Parameters
+        ----------
+        parts : sequence of ndarray
+            Spectra of consecutive slices, with frequencies along the second-last axis and slices
+            along the last.
+        slices : int
+            Number of slices. Those before the first one of `parts` are zeros.
+        extent : range
+            The samples, counted from the start of the first slice.
+
+        Returns
+        -------
+        ndarray
+            Samples along the last axis. The axis of the frequencies has length 1.
+        """
+        rows = parts[0].shape[:-2]
+        hop = self.fft.hop
+        count = max(slices + self.pieces - 1, -(-extent.stop // hop))
+        hops = allocate_like(parts[0], (*rows, count, hop), self.dtype)
+        hops[...] = 0
+        start = slices - sum(part.shape[-1] for part in parts)
+        for part in parts:
+            self.add_slices(hops, part, start)
+            start += part.shape[-1]
+        samples: Array = hops.reshape(*rows, 1, count * hop)
+        return samples[..., extent.start : extent.stop]
+
     def _in_pieces(self, slices: Array) -> Array:
         """Return slices as pieces of one hop each, the last one padded with zeros.
 
@@ -350,10 +386,11 @@ def samples_of_block(
     spectra: Array,
     *before: Array,
     block_id: tuple[int, ...],
-    blocks: int,
+    extents: Sequence[range],
+    axis: int,
     work: SamplesOfSpectra,
 ) -> Any:
-    """Return the samples from the first slice of a block to that of the next block.
+    """Return the samples of a block of the result.
 
     Parameters
     ----------
@@ -363,8 +400,11 @@ def samples_of_block(
         The last slices of the block before that reach into this one, or nothing.
     block_id : tuple of int
         Index of the block of the result.
-    blocks : int
-        Number of blocks of slices. The last one makes the samples to the end of its last slice.
+    extents : sequence of range
+        Samples of each block, counted from the start of its first slice, which is one of `before`
+        if that is given.
+    axis : int
+        Axis of the samples in memory, beside the rows.
     work : SamplesOfSpectra
         What is computed.
 
@@ -375,26 +415,26 @@ def samples_of_block(
     """
     if not is_on_gpu(spectra):
         spectra = plain_array(spectra, block_id)
-    hop = work.fft.hop
-    count = spectra.shape[-1]
+    parts = [spectra]
+    if before:
+        parts.insert(0, before[0])
+    if block_id[-1] == 0:  # whose own last slices stand in the place of those before
+        parts = parts[-1:]
     earlier = before[0].shape[-1] if before else 0
+    extent = extents[block_id[-1]]
     rows = spectra.shape[:-2]
-    hops_count = earlier + count + work.pieces - 1
-    hops = np.zeros_like(
-        spectra,
-        work.dtype,
-        shape=(*rows, hops_count, hop),
-    )
-    if block_id[-1] > 0 and before:
-        work.add_slices(hops, before[0], 0)
-    work.add_slices(hops, spectra, earlier)
-    start = earlier * hop
-    stop = start + count * hop
-    is_last = block_id[-1] == blocks - 1
-    if is_last:
-        stop += work.fft.nperseg - hop
-    samples = hops.reshape(*rows, 1, hops_count * hop)
-    return samples[..., start:stop]
+    if math.prod(rows) == 1:
+        return work.samples(parts, earlier + spectra.shape[-1], extent)
+    order = [*range(len(rows))]
+    order.insert(axis, len(rows))
+    shape = tuple((*rows, len(extent))[dim] for dim in order)
+    result = allocate_like(spectra, shape, work.dtype)
+    samples = np.moveaxis(result, axis, -1)[..., None, :]
+    most = max(1, work.tile_samples // extent.stop)
+    for rows_of_tile in tile_slices(rows, most):
+        tile = [part[rows_of_tile] for part in parts]
+        samples[rows_of_tile] = work.samples(tile, earlier + spectra.shape[-1], extent)
+    return samples
 
 
 @on_own_gpu

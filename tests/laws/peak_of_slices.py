@@ -1,7 +1,7 @@
-"""A program that stores the spectra of slices of a file, with a pause before and after.
+"""Programs that store the spectra of slices of a file, or go back, with a pause before and after.
 
-Its arguments are a folder, and a job: samples of the record and of a chunk, compressors, and
-columns of a chunk of the result.
+Their arguments are a folder, and a job: samples of the record and of a chunk, compressors, and
+columns of a chunk of the spectra.
 """
 
 import dask
@@ -39,4 +39,22 @@ def of_slices(pause, folder, job):
     make_record(folder / "in", size, chunk, compressors)
     pause()
     done = dask_bigfft.run(folder / "in", folder / "out", "stft", **asked)
+    pause({"peak": done.plan.expected.peak_host})
+
+
+def of_samples(pause, folder, job):
+    size, chunk, compressors, columns = job
+    dask.config.set({"scheduler": "threads", "num_workers": 2, "pool": Prompt(2)})
+    return_freed()
+    window = {"win": np.hanning(1024), "hop": 512}
+    spectra = {"compressors": compressors, "chunks": (-1, columns)}
+    samples = {"compressors": None, "chunks": (columns * 512,)}
+    for name, count in (("small", 2**18), ("in", size)):
+        make_record(folder / name, count, chunk if name == "in" else 2**14, None)
+        dask_bigfft.run(folder / name, folder / f"{name}-spectra", "stft", **window, **spectra)
+    small = folder / "small-spectra"
+    dask_bigfft.run(small, folder / "small-out", "istft", **window, **samples)
+    default_arena().trim()
+    pause()
+    done = dask_bigfft.run(folder / "in-spectra", folder / "out", "istft", **window, **samples)
     pause({"peak": done.plan.expected.peak_host})

@@ -2,7 +2,7 @@
 
 import pytest
 from laws.peak_of_signals import of_signals
-from laws.peak_of_slices import of_slices
+from laws.peak_of_slices import of_samples, of_slices
 from laws.peaks import measured
 from laws.test_memory import MIB, OBJECTS
 
@@ -54,6 +54,20 @@ RECORDS = {
 def test_slices_of_files_take_no_more_than_forecast(case, tmp_path):
     *job, least = RECORDS[case]
     peak, figures = measured(of_slices, tmp_path, job, cgroups=False)
+    assert least * figures["peak"] <= peak.nbytes <= figures["peak"] + OBJECTS
+
+
+#: The same of spectra that are transformed back.
+SPECTRA_IN_FILES = {
+    "read": (2**24, 2**20, None, 2048, 0.6),
+    "decoded": (2**24, 2**20, "auto", 1024, 0.3),
+}
+
+
+@pytest.mark.parametrize("case", SPECTRA_IN_FILES)
+def test_samples_of_files_take_no_more_than_forecast(case, tmp_path):
+    *job, least = SPECTRA_IN_FILES[case]
+    peak, figures = measured(of_samples, tmp_path, job, cgroups=False)
     assert least * figures["peak"] <= peak.nbytes <= figures["peak"] + OBJECTS
 
 

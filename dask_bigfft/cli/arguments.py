@@ -20,6 +20,11 @@ def integers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Return the names of a text such as ``y,x``."""
+    return tuple(name.strip() for name in text.split(","))
+
+
 def number(text: str) -> str | float:
     """Return a number, or the word ``refuse``."""
     if text == "refuse":
@@ -153,6 +158,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--spacing", text, "D,D", default=1.0, type=distances)
     add("--at-zero", "value of the transfer function at frequency 0", "NUMBER", type=complex)
     _add_options_of_slices(parser)
+    text = "names of the dimensions of IN if it has none, so that spectra of slices get coordinates"
+    add("--dims", text, "A,B", type=names)
     add(
         "--axes",
         "transformed axes, as numbers or names of dimensions",

@@ -78,6 +78,7 @@ def run(
     f_axis: int | str = -2,
     t_axis: int | str = -1,
     append: bool = False,
+    dims: tuple[str, ...] | None = None,
     component: str | None = None,
     scratch: AnyPath | None = None,
     resume: bool = False,
@@ -143,6 +144,10 @@ def run(
         computes the chunks with their samples again.
         While it is written the result is marked as incomplete. After an interruption, another call
         with ``append=True`` completes it. While one call appends, another one is refused.
+    dims : tuple of str, optional
+        Names of the dimensions of a source that has none, such as ``("time",)``. With them the
+        result of ``"stft"`` or ``"spectrogram"`` is made in a group with its frequencies and times,
+        which begin at 0, in the unit of `fs` and its inverse.
     component : str, optional
         Array within a Zarr group or HDF5 file.
     scratch : path, optional
@@ -218,14 +223,7 @@ def run(
         "block_size": block_size,
     }
     _parse_file_arguments(array, file_arguments)
-    flags = {
-        "resume": resume,
-        "overwrite": overwrite,
-        "checksum": checksum,
-        "append": append,
-    }
-    for argument, flag in flags.items():
-        parse_flag(argument, flag)
+    _parse_flags(resume=resume, overwrite=overwrite, checksum=checksum, append=append)
     request = RunRequest(
         Path(path),
         _path_of(destination),
@@ -270,10 +268,17 @@ def run(
             t_axis=t_axis,
         ),
         append=append,
+        dims=dims,
     )
     if request.repository is not None:
         return write_in_one_commit(request)
     return _run_of_cubed(request) if is_cubed(array) else execute(request)
+
+
+def _parse_flags(**flags: Any) -> None:
+    """Raise an error for a flag that is neither True nor False."""
+    for argument, flag in flags.items():
+        parse_flag(argument, flag)
 
 
 def _lazy_source(source: Any) -> Any:

@@ -229,6 +229,8 @@ def of_slices(
     axis: int,
     kind: str,
     keywords: Mapping[str, Any],
+    *,
+    fs: float | None = None,
 ) -> Labels:
     """Return the labels of a short-time transform of an array: frequencies and times of slices.
 
@@ -244,6 +246,9 @@ def of_slices(
         Name of the short-time transform.
     keywords : mapping
         Its keywords.
+    fs : float, optional
+        Sampling rate of samples without a coordinate. By default frequencies are in cycles per
+        sample then, and times are numbers of samples.
 
     Returns
     -------
@@ -263,7 +268,45 @@ def of_slices(
         renamed = tuple(f"freq_{name}" if n == axis else name for n, name in enumerate(names))
         return replace(labels, names=renamed, coordinates=coordinates)
     transform = {"stft": short_time.stft, "spectrogram": short_time.spectrogram}[kind]
-    return labels_of_array(transform(_with_zeros(labels, x), dim, **keywords))
+    result_labels = labels_of_array(transform(_with_zeros(labels, x), dim, **keywords))
+    if fs is None or dim in labels.coordinates:
+        return result_labels
+    return _at_rate(result_labels, dim, x.shape[axis], fs)
+
+
+def _at_rate(
+    labels: Labels,
+    dim: str,
+    length: int,
+    fs: float,
+) -> Labels:
+    """Return labels of slices with frequencies and times for a sampling rate.
+
+    Parameters
+    ----------
+    labels : Labels
+        Labels with frequencies in cycles per sample, and times as numbers of samples.
+    dim : str
+        Dimension of the samples.
+    length : int
+        Number of samples of the record.
+    fs : float
+        Sampling rate.
+    """
+    from dask_bigfft.xarray.coordinates import Samples
+
+    record = Samples(dim, length, first=0.0, step=1 / fs, dtype="float64")
+    frequencies, attrs = labels.coordinates[f"freq_{dim}"]
+    times, time_attrs = labels.coordinates[dim]
+    own_attrs = {name: value for name, value in attrs.items() if name != "units"} | record.attrs
+    if "spacing" in own_attrs:
+        own_attrs["spacing"] *= fs
+    coordinates = {
+        **labels.coordinates,
+        f"freq_{dim}": (frequencies * fs, own_attrs),
+        dim: (times / fs, time_attrs),
+    }
+    return replace(labels, coordinates=coordinates)
 
 
 def _with_zeros(labels: Labels, x: da.Array) -> Any:

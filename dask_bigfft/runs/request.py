@@ -105,6 +105,16 @@ class ShortTimeArguments:
         parse_type("detr", self.detr, str | None, "'constant', 'linear' or None for run()")
 
 
+def _refuse_other_names(dims: Any) -> None:
+    """Raise an error if names of dimensions are no tuple of different texts."""
+    allowed = "a tuple of different names, one for each axis of the source"
+    if not isinstance(dims, tuple):
+        raise_invalid("dims", dims, allowed, kind=ArgumentTypeError)
+    are_names = all(isinstance(name, str) and name for name in dims)
+    if not are_names or len(set(dims)) < len(dims):
+        raise_invalid("dims", dims, allowed)
+
+
 def _kinds_with(argument: str) -> tuple[str, ...]:
     """Return the kinds of short-time transforms that take an argument."""
     if argument in ("dual_win", "k0", "k1", "f_axis", "t_axis"):
@@ -142,6 +152,8 @@ class RunRequest:
         Arguments of short-time transforms.
     append : bool
         As `run` takes it.
+    dims : tuple of str, optional
+        As `run` takes it.
     """
 
     source: Path
@@ -172,6 +184,7 @@ class RunRequest:
     repository: Any = None
     slices: ShortTimeArguments = ShortTimeArguments()
     append: bool = False
+    dims: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         parse_choice(
@@ -192,6 +205,8 @@ class RunRequest:
         if self.append and not self.is_short_time:
             allowed = f"False for {self.kind}: only {' and '.join(SHORT_TIME)} are continued"
             raise_invalid("append", True, allowed, kind=ArgumentTypeError)
+        if self.dims is not None:
+            _refuse_other_names(self.dims)
         parse_type(
             "s",
             self.s,
@@ -307,7 +322,7 @@ class RunRequest:
             axes = -2, -1
         elif axes is None and self.kind.endswith("n") and self.s is not None:
             axes = tuple(range(-len(self.s), 0))
-        named = partial(numbers, dims=self.dims)
+        named = partial(numbers, dims=self.dim_names)
         axis = None if self.axis is None else named((self.axis,))[0]
         return {
             "n": self.n,
@@ -323,7 +338,7 @@ class RunRequest:
         for name in ("band", "band_index"):
             band = self.options.get(name)
             if isinstance(band, Mapping):
-                axes = numbers(tuple(band), self.dims, name)
+                axes = numbers(tuple(band), self.dim_names, name)
                 keys = (int(axis) if isinstance(axis, Integral) else axis for axis in axes)
                 band = dict(zip(keys, band.values(), strict=True))
             if band is not None:
@@ -371,6 +386,7 @@ class RunRequest:
             "missing": "refuse" if self.filled is None else repr(self.filled),
             "compressors": targets.parse_compressors(self.compressors, np.dtype("c16")),
         }
+        keywords["dims"] = self.dims
         arguments |= {name: value for name, value in keywords.items() if value is not None}
         if self.is_filter:
             arguments |= {
@@ -418,19 +434,36 @@ class RunRequest:
         """Return a reader of the source, which can read single rows."""
         return sources.open_reader(self.source, self.component, self.filled)
 
-    def dims(self) -> tuple[str, ...]:
+    def dim_names(self) -> tuple[str, ...]:
         """Return the names of the source's dimensions; none if they are not known."""
+        if self.dims is not None:
+            return self.source_labels().names
         if self.array is not None:
             return tuple(map(str, getattr(self.array, "dims", ())))
         return self.reader().dims
 
     def labels(self, plan: Plan) -> Labels:
         """Return the names, attributes and coordinates of the result."""
+        return self.without_group(transformed(self.source_labels(), plan))
+
+    def source_labels(self) -> Labels:
+        """Return the names, attributes and coordinates of the source; names may be given."""
         if self.array is None:
-            source_labels = labels_of(self.source, self.component)
+            labels = labels_of(self.source, self.component)
+            ndim = self.reader().ndim
         else:
-            source_labels = labels_of_array(self.array)
-        return self.without_group(transformed(source_labels, plan))
+            labels = labels_of_array(self.array)
+            ndim = self.array.ndim
+        if self.dims is None:
+            return labels
+        own = labels.names
+        if own and own != self.dims:
+            raise_invalid("dims", self.dims, f"None, or those of the source: {own}")
+        if len(self.dims) != ndim:
+            raise_invalid("dims", self.dims, f"{ndim} names, one for each axis of the source")
+        if own:
+            return labels
+        return replace(labels, names=self.dims, variable=Path(labels.variable).stem)
 
     def without_group(self, labels: Labels) -> Labels:
         """Return labels of the result, without coordinates if it becomes part of a group.

@@ -31,8 +31,6 @@ from dask_bigfft.files import WriteBehind, sync_path
 from dask_bigfft.runs.growing import BLOCK_NBYTES, LEAST_NBYTES, GrowingRun, shrunk_rows
 from dask_bigfft.runs.inverse_short_time import SamplesRun
 from dask_bigfft.runs.labels import (
-    labels_of,
-    labels_of_array,
     numbers,
     of_slices,
     spacing_of,
@@ -212,6 +210,7 @@ class ShortTimeRun(GrowingRun):
             self.axis,
             self.request.kind,
             self.window_keywords,
+            fs=None if self.request.slices.fs is None else self.rate,
         )
         return self.request.without_group(labels)
 
@@ -220,6 +219,7 @@ class ShortTimeRun(GrowingRun):
         rows = [length for axis, length in enumerate(self.x.shape) if axis != self.axis]
         return {
             "axis": self.axis,
+            "dims": None if self.request.dims is None else list(self.request.dims),
             "padding": self.request.slices.padding,
             "detr": self.request.slices.detr,
             "source": f"{self.x.dtype} in rows {rows}",
@@ -235,8 +235,8 @@ def opened(request: RunRequest) -> ShortTimeRun | SamplesRun:
     """Return the run of a request on its record as it is now."""
     kind = _kind_of(request)
     if request.array is not None:
-        return kind(request, request.open(), labels_of_array(request.array), None)
-    labels = labels_of(request.source, request.component)
+        return kind(request, request.open(), request.source_labels(), None)
+    labels = request.source_labels()
     reader = request.reader()
     if reader.anywhere:
         return kind(request, request.open(), labels, reader)

@@ -464,3 +464,48 @@ def test_a_plan_says_how_blocks_are_read(tmp_path, compressors):
     text = " ".join(report.plan.explain().split())
     is_read_whole = "read with all samples of its segments" in text
     assert is_read_whole == (compressors is None)
+
+
+def test_a_bare_record_gets_coordinates_by_names_and_a_rate(tmp_path):
+    x = random_array((2, 700), "f8", 3)
+    out = tmp_path / "out.zarr"
+    asked = {"append": True, "fs": 50.0, "dims": ("channel", "time"), **ASKED}
+    for count in (300, 700):
+        source = stored(tmp_path / "in.zarr", x[:, :count])
+        done = run(source, out, "stft", **asked)
+        result = xr.open_zarr(out)[done.component].load()
+        transform = scipy.signal.ShortTimeFFT(WIN, 5, 50.0)
+        assert result.dims == ("channel", "freq_time", "time")
+        np.testing.assert_allclose(result, transform.stft(x[:, :count]), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(result.freq_time, transform.f)
+        np.testing.assert_allclose(result.time, transform.t(count), atol=1e-12)
+    with pytest.raises(ArgumentError, match="`dims`"):
+        run(source, out, "stft", **asked | {"dims": None})
+    back = tmp_path / "back.zarr"
+    run(out, back, "istft", component=done.component, **ASKED)
+    (samples,) = xr.open_zarr(back).data_vars.values()
+    np.testing.assert_allclose(samples, x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(samples.time, np.arange(700) / 50)
+
+
+@pytest.mark.parametrize(
+    ("dims", "kind"),
+    [
+        (("time",), ArgumentError),
+        (("time", "time"), ArgumentError),
+        (["a", "time"], ArgumentTypeError),
+        ("at", ArgumentTypeError),
+        (("a", 1), ArgumentError),
+    ],
+)
+def test_other_names_are_refused(tmp_path, dims, kind):
+    source = stored(tmp_path / "in.zarr", np.ones((2, 300)))
+    with pytest.raises(kind, match="`dims`"):
+        run(source, tmp_path / "out.zarr", "stft", dims=dims, **ASKED)
+
+
+def test_names_of_the_source_stay(tmp_path):
+    record(300).to_dataset().to_zarr(tmp_path / "in.zarr")
+    asked = {"component": "p", "dims": ("a", "b"), **ASKED}
+    with pytest.raises(ArgumentError, match=r"`dims`.*'x', 'time'"):
+        run(tmp_path / "in.zarr", tmp_path / "out.zarr", "stft", **asked)

@@ -5,9 +5,9 @@ result has twice as many bytes. Runs have a memory cgroup of 1 GiB where one can
 and write without compression. Four contestants take turns in processes of their own: `run()`, a
 plain copy of the bytes that it reads and writes, the same transform of a part of the record in
 memory, whose time is scaled to all of it, and `dask.array.overlap` with SciPy's FFT by hand. The
-larger one of the second and the third is the floor. A second row has the way back by `istft`, with
-dask's functions for Zarr at both ends, and the same floor. The temporary folder needs about 21 GiB.
-A ``--scale`` below 1 scales the record and the memory limit of `run()`, but not the group.
+larger one of the second and the third is the floor. A second row has the way back by `run()` of
+``"istft"``, and the same floor. The temporary folder needs about 21 GiB. A ``--scale`` below 1
+scales the record and the memory limit of `run()`, but not the group.
 """
 
 import dataclasses
@@ -177,20 +177,20 @@ def by_hand(problem: Problem, task: Task, memory_limit: int) -> Stored:
 
 
 def by_istft(problem: Problem, task: Task, memory_limit: int) -> Stored:
-    """Store the samples of spectra."""
-    spectra = da.from_zarr(str(spectra_path(task)))
-    options: dict[str, Any] = {
-        "win": window(),
-        "hop": HOP,
-        "fs": 1.0,
-        "phase_shift": None,
-        "k1": problem.shape[0],
-        "memory_limit": memory_limit,
-    }
-    plan = signal.plan_segments(spectra, function="istft", **options)
-    samples = signal.istft(spectra, **options).rechunk(spectra.chunksize[-1] * HOP)
-    samples.to_zarr(str(task.folder / "result.zarr"), compressors=None)
-    return Stored(None, plan.expected.peak_host)
+    """Store the samples of spectra by `run`."""
+    done = dask_bigfft.run(
+        spectra_path(task),
+        task.folder / "result.zarr",
+        "istft",
+        win=window(),
+        hop=HOP,
+        fs=1.0,
+        phase_shift=None,
+        k1=problem.shape[0],
+        compressors=None,
+        memory_limit=memory_limit,
+    )
+    return Stored(None, done.plan.expected.peak_host)
 
 
 STORED: dict[str, Callable[[Problem, Task, int], Stored]] = {
@@ -219,8 +219,7 @@ def stored(name: str, fields: dict[str, Any], problem_name: str) -> dict[str, An
     STORED[name](small, warm, LIMIT)
     shutil.rmtree(warm.folder)
     memory_limit = int(0.75 * (LIMIT - problems.status("RssAnon")))
-    if not is_inverse:  # whose blocks are those of the spectra
-        memory_limit = max(int(memory_limit * min(1.0, task.scale)), LEAST_LIMIT)
+    memory_limit = max(int(memory_limit * min(1.0, task.scale)), LEAST_LIMIT)
     drop_cache(spectra_path(task) if is_inverse else source_path(problem, task))
 
     def work() -> Stored:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -27,14 +27,6 @@ BLOCK_NBYTES = 16 << 20
 
 #: The same at the least, for a small memory limit.
 LEAST_NBYTES = 1 << 16
-
-
-class Call(Protocol):
-    """Validated call of a short-time transform."""
-
-    @property
-    def plan(self) -> SegmentPlan | OverlapAddPlan:
-        """Slices and blocks."""
 
 
 @dataclass(frozen=True)

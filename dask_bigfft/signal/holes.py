@@ -252,58 +252,116 @@ def _with_nan(values: Array, x: Array, mask: Array | None = None) -> Array:
     return np.where(_missing(x, mask), values.dtype.type(np.nan), values)
 
 
-def _parse_kernel(
-    kernel: Any,
-    array: da.Array,
-    normalize_kernel: Any,
-    interpolates: bool,
-) -> tuple[Array, float]:
-    """Return a kernel divided by a number, and the factor of its convolution.
+@dataclass(frozen=True)
+class ScaledKernel:
+    """A kernel divided by a number, and the factor of its convolution.
 
-    ========================  ===================================  ============================
-    normalize_kernel          divisor                              factor
-    ========================  ===================================  ============================
-    True                      sum of the kernel                    1
-    False                     the sum, or 1 if the sum is about 0  the divisor, which it undoes
-    a function of the kernel  its result                           the divisor, which it undoes
-    ========================  ===================================  ============================
-
-    Elements that are not finite count as 0. A sum of about 0 is refused if `interpolates`.
+    Parameters
+    ----------
+    numbers : ndarray
+        The kernel divided by a number.
+    factor : float
+        The divisor, which the factor undoes, or 1.
     """
-    allowed = f"an array in memory of {array.ndim} axes of real numbers"
+
+    numbers: Array
+    factor: float
+
+    @property
+    def total(self) -> float:
+        """Sum of the divided kernel."""
+        return float(self.numbers.sum())
+
+    @classmethod
+    def of(cls, numbers: Array, normalize_kernel: Any, interpolates: bool) -> "ScaledKernel":
+        """Return a kernel of finite numbers with its divisor.
+
+        ========================  ===================================  ============================
+        normalize_kernel          divisor                              factor
+        ========================  ===================================  ============================
+        True                      sum of the kernel                    1
+        False                     the sum, or 1 if the sum is about 0  the divisor, which it undoes
+        a function of the kernel  its result                           the divisor, which it undoes
+        ========================  ===================================  ============================
+
+        A sum of about 0 is refused if `interpolates`.
+        """
+        if callable(normalize_kernel):
+            divisor = _parse_divisor(normalize_kernel(numbers))
+            return cls(numbers / divisor, divisor)
+        total = float(numbers.sum())
+        if parse_flag("normalize_kernel", normalize_kernel):
+            if total < MIN_NORMALIZED_SUM:
+                need = f"a sum of at least {MIN_NORMALIZED_SUM}, or normalize_kernel=False"
+                raise_invalid("kernel", f"sum {total}", need)
+            return cls(numbers / total, 1.0)
+        if abs(total) >= ZERO_SUM:
+            return cls(numbers / total, total)
+        if interpolates:
+            need = "a sum other than 0 for nan_treatment='interpolate'"
+            raise_invalid("kernel", f"sum {total}", need)
+        return cls(numbers, 1.0)
+
+
+def _parse_divisor(returned: Any) -> float:
+    """Return the number by which a function of the kernel says to divide it."""
+    allowed = "a function that returns a number"
+    divisor = parse_as(float, "normalize_kernel", returned, allowed)
+    if divisor == 0 or not math.isfinite(divisor):
+        need = "a function that returns a finite number other than 0"
+        raise_invalid("normalize_kernel", f"a function that returned {divisor}", need)
+    return divisor
+
+
+def _parse_kernel(kernel: Any, ndim: int) -> Array:
+    """Return the numbers of a kernel, with 0 in place of those that are not finite."""
+    allowed = f"an array in memory of {ndim} axes of real numbers"
     values = getattr(kernel, "array", kernel)  # of astropy's kernels
     if isinstance(values, da.Array):
         raise_invalid("kernel", kernel, allowed, kind=ArgumentTypeError)
     parsed = parse_as(lambda numbers: np.array(numbers), "kernel", values, allowed)
     if parsed.dtype.kind not in "biuf":
         raise_invalid("kernel", f"dtype {parsed.dtype}", allowed, kind=ArgumentTypeError)
-    if parsed.ndim != array.ndim or parsed.size == 0:
+    if parsed.ndim != ndim or parsed.size == 0:
         raise_invalid("kernel", f"shape {parsed.shape}", allowed)
     numbers = parsed.astype(float)
     numbers[~np.isfinite(numbers)] = 0
-    total = float(numbers.sum())
-    if callable(normalize_kernel):
-        divisor = parse_as(
-            float,
-            "normalize_kernel",
-            normalize_kernel(numbers),
-            "a function that returns a number",
-        )
-        if divisor == 0 or not math.isfinite(divisor):
-            need = "a function that returns a finite number other than 0"
-            raise_invalid("normalize_kernel", f"a function that returned {divisor}", need)
-        return numbers / divisor, divisor
-    if parse_flag("normalize_kernel", normalize_kernel):
-        if total < MIN_NORMALIZED_SUM:
-            need = f"a sum of at least {MIN_NORMALIZED_SUM}, or normalize_kernel=False"
-            raise_invalid("kernel", f"sum {total}", need)
-        return numbers / total, 1.0
-    if abs(total) >= ZERO_SUM:
-        return numbers / total, total
-    if interpolates:
-        need = "a sum other than 0 for nan_treatment='interpolate'"
-        raise_invalid("kernel", f"sum {total}", need)
-    return numbers, 1.0
+    return numbers
+
+
+@dataclass(frozen=True)
+class Exterior:
+    """The values outside an array.
+
+    Parameters
+    ----------
+    boundary : {"fill", "wrap"}
+        One number, or the values at the opposite end of the array.
+    fill_value : float
+        The number, which may be NaN.
+    """
+
+    boundary: str
+    fill_value: float
+
+    @property
+    def is_cyclic(self) -> bool:
+        """True if the array goes on periodically."""
+        return self.boundary == "wrap"
+
+    @property
+    def is_known(self) -> bool:
+        """True if no value outside is missing."""
+        return self.is_cyclic or math.isfinite(self.fill_value)
+
+    @property
+    def offset(self) -> float:
+        """Number that is subtracted from the array, so that values outside are 0."""
+        return 0.0 if self.is_cyclic or not self.is_known else self.fill_value
+
+    def contribution(self, kernel: ScaledKernel) -> float:
+        """Return the convolution of the offset."""
+        return self.offset * kernel.total * kernel.factor
 
 
 def _convolved_without_plan(
@@ -328,9 +386,9 @@ def _convolved_without_plan(
 def _convolved(
     x: da.Array,
     kernel: Array,
-    boundary: str,
     options: SignalOptions,
     *,
+    is_cyclic: bool,
     has_layers: bool,
 ) -> tuple[da.Array, int | None]:
     """Return the convolution with a kernel whose middle is place n // 2, in the shape of x.
@@ -343,18 +401,15 @@ def _convolved(
         The array.
     kernel : ndarray
         With as many axes.
-    boundary : {"fill", "wrap"}
-        Zeros outside the array, or values at the opposite end.
     options : SignalOptions
         Keywords of `convolve`.
+    is_cyclic : bool
+        True for the values at the opposite end outside the array, False for zeros.
     has_layers : bool
-        True if the result has to be in one chunk along the first axis.
+        True if a plan has to give one chunk along the first axis.
     """
     widths = [(0, 1 - n % 2) for n in kernel.shape]  # the middle of an odd length
     centred = np.pad(kernel, widths)
-    is_cyclic = boundary == "wrap"
-    if is_cyclic and options.get("chunks") is None:
-        options = {**options, "chunks": x.chunks}
     samples = kernel if is_cyclic else centred
     like = np.asarray(samples.astype(x.dtype), like=x._meta)
     plan_with = partial(
@@ -373,8 +428,7 @@ def _convolved(
         if not is_cyclic:
             raise
     if planned is None:
-        convolution = _convolved_without_plan(x, centred, options, is_cyclic=is_cyclic)
-        return convolution.rechunk({0: -1}) if has_layers else convolution, None
+        return _convolved_without_plan(x, centred, options, is_cyclic=is_cyclic), None
     if has_layers and len(planned.plan.chunks[0]) > 1:
         planned = plan_with(options={**options, "chunks": x.chunks})
         assert planned is not None
@@ -462,44 +516,22 @@ def convolve_masked(
     least = parse_as(float, "min_wt", min_wt, "a number")
     if not interpolates and not math.isfinite(fill):
         raise_invalid("fill_value", fill_value, "a finite number for nan_treatment='fill'")
-    numbers, factor = _parse_kernel(
-        kernel,
-        array,
-        normalize_kernel,
-        interpolates,
-    )
-    if boundary == "wrap":
+    exterior = Exterior(boundary, fill)
+    numbers = _parse_kernel(kernel, array.ndim)
+    scaled_kernel = ScaledKernel.of(numbers, normalize_kernel, interpolates)
+    if exterior.is_cyclic:
         _refuse_longer(numbers, array)
     if array.size == 0:
         return array
-    is_known_outside = boundary == "wrap" or math.isfinite(fill)
-    offset = fill if boundary == "fill" and is_known_outside else 0.0
-    outside = offset * float(numbers.sum()) * factor
     sources = (array,) if missing is None else (array, missing)
-    chunks = _requested_chunks(array, options)
-    if chunks is None and preserve_nan:
-        chunks = array.chunks  # so that holes are read block by block
+    # For `preserve_nan` holes are read again block by block.
+    keeps_chunks = preserve_nan or exterior.is_cyclic
+    chunks = _chunks_of_result(array, options, keeps_chunks=keeps_chunks)
     own_options: SignalOptions = {**cast("SignalOptions", options), "chunks": chunks}
     if interpolates:
-        weight_sum = float(numbers.sum()) if is_known_outside else None
-        result, nbytes = _interpolated(
-            sources,
-            numbers,
-            WeightedMean(factor, outside, weight_sum, least),
-            offset,
-            boundary,
-            own_options,
-        )
+        result, nbytes = _interpolated(sources, scaled_kernel, exterior, least, own_options)
     else:
-        result, nbytes = _filled(
-            sources,
-            numbers * factor,
-            fill,
-            offset,
-            outside,
-            boundary,
-            own_options,
-        )
+        result, nbytes = _filled(sources, scaled_kernel, exterior, own_options)
     if not preserve_nan:
         return result
     return _with_holes(
@@ -529,10 +561,15 @@ def _with_holes(
     return by_block(_with_nan, result, *aligned, dtype=array.dtype)
 
 
-def _requested_chunks(array: da.Array, options: ConvolutionOptions) -> Any:
-    """Return the chunks that a caller asks for, None without."""
+def _chunks_of_result(
+    array: da.Array,
+    options: ConvolutionOptions,
+    *,
+    keeps_chunks: bool,
+) -> Any:
+    """Return the chunks that a caller asks for, else those of the array or None for a plan's."""
     if options.get("chunks") is None:
-        return None
+        return array.chunks if keeps_chunks else None
     return parse_chunks(
         options["chunks"],
         array.chunks,
@@ -550,13 +587,15 @@ def _refuse_longer(kernel: Array, array: da.Array) -> None:
 
 def _interpolated(
     sources: tuple[da.Array, ...],
-    kernel: Array,
-    mean: WeightedMean,
-    offset: float,
-    boundary: str,
+    kernel: ScaledKernel,
+    exterior: Exterior,
+    least: float,
     options: SignalOptions,
 ) -> tuple[da.Array, int | None]:
-    """Return the weighted means of known values, and the forecast of `_convolved`."""
+    """Return the weighted means of known values, and the forecast of `_convolved`.
+
+    Weights below `least` make a mean NaN.
+    """
     array = sources[0]
     chunks = options.get("chunks")
     layers: Any = by_block(
@@ -566,53 +605,57 @@ def _interpolated(
         meta=empty_like(array._meta, array.ndim + 1, array.dtype),
         chunks=((2,), *array.chunks),
         new_axis=[0],
-        offset=offset,
-        counts_holes=mean.weight_sum is not None,
+        offset=exterior.offset,
+        counts_holes=exterior.is_known,
     )
     convolved, nbytes = _convolved(
         layers,
-        kernel[np.newaxis],
-        boundary,
+        kernel.numbers[np.newaxis],
         {**options, "chunks": None if chunks is None else ((2,), *chunks)},
+        is_cyclic=exterior.is_cyclic,
         has_layers=True,
     )
+    layers_together = convolved.rechunk({0: -1})
     means = by_block(
         _mean_of_layers,
-        convolved,
+        layers_together,
         dtype=array.dtype,
         meta=empty_like(array._meta, array.ndim, array.dtype),
-        chunks=convolved.chunks[1:],
+        chunks=layers_together.chunks[1:],
         drop_axis=[0],
-        mean=mean,
+        mean=WeightedMean(
+            factor=kernel.factor,
+            outside=exterior.contribution(kernel),
+            weight_sum=kernel.total if exterior.is_known else None,
+            least=least,
+        ),
     )
     return means, nbytes
 
 
 def _filled(
     sources: tuple[da.Array, ...],
-    kernel: Array,
-    in_holes: float,
-    offset: float,
-    outside: float,
-    boundary: str,
+    kernel: ScaledKernel,
+    exterior: Exterior,
     options: SignalOptions,
 ) -> tuple[da.Array, int | None]:
-    """Return the convolution with another value in holes, and the forecast of `_convolved`."""
+    """Return the convolution with `fill_value` in holes, and the forecast of `_convolved`."""
     array = sources[0]
     values = by_block(
         _known,
         *sources,
         dtype=array.dtype,
-        in_holes=in_holes,
-        offset=offset,
+        in_holes=exterior.fill_value,
+        offset=exterior.offset,
     )
     convolution, nbytes = _convolved(
         values,
-        kernel,
-        boundary,
+        kernel.numbers * kernel.factor,
         options,
+        is_cyclic=exterior.is_cyclic,
         has_layers=False,
     )
+    outside = exterior.contribution(kernel)
     if not outside:
         return convolution, nbytes
     return convolution + array.dtype.type(outside), nbytes

@@ -7,7 +7,7 @@ import dask.array as da
 from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_choice
-from dask_bigfft.signal.arguments import SignalOptions, parse_pair
+from dask_bigfft.signal.arguments import SignalOptions, parse_pair, refuse_unsupported
 from dask_bigfft.signal.segments import csd, welch
 
 __all__ = ["coherence", "transfer_function"]
@@ -76,6 +76,7 @@ def coherence(
     np.float64(1.0)
     """
     first, second = parse_pair(x, y)
+    refuse_unsupported(options, first, "coherence", forecast=True)
     keywords: dict[str, Any] = {
         "fs": fs,
         "window": window,
@@ -140,6 +141,7 @@ def transfer_function(
     """
     parse_choice("estimator", estimator, "H1", "H2")
     first, second = parse_pair(x, y)
+    refuse_unsupported(options, first, "transfer_function", forecast=True)
     keywords: dict[str, Any] = {
         "fs": fs,
         "window": window,

@@ -33,7 +33,7 @@ from dask_bigfft.signal.arguments import (
 from dask_bigfft.signal.filters import Filter, Spacing, filtered_by_one_plan, fourier_filter
 from dask_bigfft.signal.passbands import BoxBand
 from dask_bigfft.signal.transfer import TransferInMemory
-from dask_bigfft.transforms.spec import parse_axes
+from dask_bigfft.transforms.spec import parse_axes, work_dtype
 
 __all__ = ["downsample", "resample", "shift"]
 
@@ -435,6 +435,16 @@ def resample(
     return samples, positions[0] + step * np.arange(count)
 
 
+def _sample_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of samples that were transformed forward and back.
+
+    >>> _sample_dtype(np.dtype("int8")), _sample_dtype(np.dtype(">c8"))
+    (dtype('float64'), dtype('complex64'))
+    """
+    spectrum = np.empty(0, work_dtype(dtype))
+    return spectrum.dtype if dtype.kind == "c" else spectrum.real.dtype
+
+
 def _downsampled_by_one_plan(
     array: da.Array,
     factors: Mapping[int, int],
@@ -530,7 +540,8 @@ def downsample(
     factors = _parse_factors(factor, along)
     reduced = {axis: count for axis, count in factors.items() if count > 1}
     if not reduced:
-        return array
+        unchanged = array.astype(_sample_dtype(array.dtype))
+        return in_chunks(unchanged, options.get("chunks"))
     samples = _downsampled_by_one_plan(array, reduced, options)
     if samples is not None:
         return samples

@@ -148,10 +148,12 @@ class Round(HashedOnce):
         for step in self.steps:
             dim = self.dim(step)
             group = groups[dim]
-            if group.is_whole:
+            is_folded = step.axis in self.folded
+            # Half spectra of N and N - 1 samples have one number of frequencies for odd N.
+            if group.is_whole and not is_folded:
                 continue
             fold = None
-            if step.axis in self.folded:
+            if is_folded:
                 fold = (0, group.stored)
                 if step.target.is_partial:
                     # Of half a spectrum the last frequency stands for its negative, too.
@@ -195,7 +197,7 @@ class Round(HashedOnce):
         if not self.windows and not self.windows_in:
             return self
         target = transformed(self.source, self.steps)
-        return replace(self, target=target, windows_in=())
+        return replace(self, target=target, windows_in=(), folded=())
 
     @cached_property
     def keeps_energy(self) -> bool:

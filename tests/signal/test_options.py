@@ -182,6 +182,12 @@ def test_what_is_refused_block_by_block(function, name, value):
     assert isinstance(refused.value, BigFFTError)
 
 
+@pytest.mark.parametrize("name", ["csd", "coherence", "transfer_function"])
+def test_a_refusal_names_the_function_that_was_called(name):
+    with pytest.raises(ValueError, match=f"for {name}, which works block by block"):
+        getattr(signal, name)(blocks(), blocks() + 1, nperseg=8, verify="energy")
+
+
 @by_block
 def test_what_is_followed_block_by_block(function):
     right = function(blocks())

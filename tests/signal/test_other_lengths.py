@@ -34,6 +34,9 @@ RESAMPLED = [
     ((6, 31), (2, 8), 1, 7),
     ((1, 2), (1, 1), 1, 1),
     ((5, 1, 9), (2, 1, 9), 2, 2),
+    ((41,), (9,), 0, 40),
+    ((9, 3), (9, 2), 0, 8),
+    ((4, 3), (3, 3), 1, 2),
 ]
 
 #: Dtypes and errors relative to the largest value.
@@ -116,11 +119,13 @@ def test_carriers_and_checks(dtype, carrier, verify, tmp_path):
         fewer = signal.downsample(a, (2, 3, 5), verify=verify, chunks=(8, 2, 4))
         assert fewer.chunks == ((8,), (2,) * 3, (4,))
         more = signal.resample(a, 27, axis=1, verify=verify)
-        fewer, more = dask.compute(fewer, more)
+        one_less = signal.resample(a[..., :19], 18, axis=2, verify=verify)
+        fewer, more, one_less = dask.compute(fewer, more, one_less)
     error = 1e-5 if dtype == "c8" else 1e-13
     require_close(fewer, every_sample(x, {0: 2, 1: 3, 2: 5}), error)
     wide = x.astype("c16" if dtype == "c8" else "f8")
     require_close(more, scipy.signal.resample(wide, 27, axis=1), error)
+    require_close(one_less, scipy.signal.resample(wide[..., :19], 18, axis=2), error)
 
 
 @pytest.mark.parametrize("device", ["gpu", "hybrid"])
@@ -140,6 +145,17 @@ def test_on_devices(
         lazy = signal.downsample(a, list(factors.values()), list(factors), device=device)
         result = lazy.compute()
     require_close(result, every_sample(x, factors), 1e-5 if dtype == "c8" else 1e-13)
+
+
+@pytest.mark.parametrize("device", ["gpu", "hybrid"])
+@pytest.mark.parametrize(("shape", "chunks", "axis", "num"), RESAMPLED)
+def test_other_rates_on_devices(shape, chunks, axis, num, device):
+    x = random_array(shape, "f8", 5)
+    limits = TileLimits(0, least=256, run_nbytes=64)
+    with split(), simulated_devices(1 << 14, limits=limits):
+        a = da.from_array(x, chunks=chunks)
+        result = signal.resample(a, num, axis=axis, device=device).compute()
+    require_close(result, scipy.signal.resample(x, num, axis=axis), 1e-13)
 
 
 def test_less_is_exchanged():

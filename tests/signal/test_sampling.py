@@ -192,6 +192,15 @@ def test_resampling_is_that_of_scipy(
     )
 
 
+@pytest.mark.parametrize("dtype", ["?", "i2", "f2", ">f4", ">c8", "f8"])
+def test_every_sample_by_a_factor_of_one_is_as_precise_as_by_two(dtype):
+    a = da.ones((6, 4), chunks=3, dtype=dtype)
+    same = signal.downsample(a, 1, chunks=2)
+    assert same.dtype == same.compute().dtype == signal.downsample(a, 2).dtype
+    assert same.chunks == ((2, 2, 2), (2, 2))
+    np.testing.assert_array_equal(same, np.ones((6, 4)))
+
+
 @CASES
 @given(data=st.data(), dtype=st.sampled_from(DTYPES))
 def test_every_sample_of_an_array_without_aliases(data, dtype):

@@ -221,6 +221,10 @@ def _replaced(
     """Return a dataset with transformed variables in the place of those before."""
     unchanged = {key: a for key, a in dataset.data_vars.items() if key not in transformed}
     own_coords = {key for array in transformed.values() for key in array.coords}
+    taken = [key for key in unchanged if key in own_coords]
+    if taken:
+        allowed = f"dimensions whose new names are not in use: rename the variables {taken}"
+        raise_invalid("dim", list(dims), allowed)
     coords = {}
     for key, coordinate in dataset.coords.items():
         if key not in own_coords and not set(coordinate.dims) & set(dims):
@@ -312,6 +316,9 @@ def rebuilt(
     coords: dict[Hashable, Any] = {}
     for name, coordinate in array.coords.items():
         if not set(coordinate.dims) & set(renamed):
+            if name in dims and name not in array.dims:
+                allowed = f"dimensions whose new names are not in use: rename the coordinate {name}"
+                raise_invalid("dim", list(renamed), allowed)
             coords[name] = coordinate
     for name, variable in renamed.values():
         if variable is not None:
@@ -330,6 +337,11 @@ def mask_of(mask: Any, array: xr.DataArray) -> Any:
         return mask
     if not set(mask.dims) <= set(array.dims):
         raise_invalid("mask", f"of dimensions {mask.dims}", f"some of {array.dims}")
+    for dim in mask.dims:
+        has_both = dim in mask.indexes and dim in array.indexes
+        if has_both and not mask.indexes[dim].equals(array.indexes[dim]):
+            allowed = f"the array's: mask.reindex_like(array), or mask.drop_vars({dim!r})"
+            raise_invalid("mask", f"with another coordinate {dim}", allowed)
     expanded = mask.expand_dims([dim for dim in array.dims if dim not in mask.dims])
     return expanded.transpose(*array.dims).data
 
@@ -390,6 +402,10 @@ def prepared(
     """
     if not isinstance(detrend, str | None) or detrend not in (None, "constant", "linear"):
         raise_invalid("detrend", detrend, "'constant', 'linear' or None")
+    if array.dtype.kind not in "biufc":
+        named = "" if array.name is None else f"{array.name} "
+        allowed = "a number type (bool, int, float or complex)"
+        raise_invalid("array", f"{named}of dtype {array.dtype}", allowed, kind=ArgumentTypeError)
     least = np.float32 if array.dtype.kind in "fc" else np.float64
     dtype = np.result_type(array.dtype, least)
     is_linear = detrend == "linear"

@@ -782,8 +782,13 @@ def shift(
         For invalid arguments.
     """
     dims = parse_dims(array, dim, lambda _: True)
-    several = np.ravel(distance)
+    several = np.ravel(np.timedelta64(distance) if isinstance(distance, timedelta) else distance)
     if several.dtype.kind == "m":
+        along_times = all(samples_of(array, name).is_time for name in dims)
+        has_length = np.datetime_data(several.dtype)[0] not in ("Y", "M", "generic")
+        if not along_times or not has_length:
+            allowed = "a number; durations are for times, in units that have a length"
+            raise_invalid("distance", distance, allowed, kind=ArgumentTypeError)
         several = several / np.timedelta64(1, "s")
     if len(several) not in (1, len(dims)):
         raise_invalid("distance", distance, f"a number, or one for each of {dims}")

@@ -43,9 +43,10 @@ def even_step(
     """
     # Python's integers do not overflow, as differences of large times would.
     exact_places = places if places.dtype.kind == "f" else places.astype(object)
-    steps = np.diff(exact_places).astype(float)
-    mean_step = float(steps.mean())
-    errors = np.abs(steps - mean_step)
+    with np.errstate(invalid="ignore"):  # of infinite values
+        steps = np.diff(exact_places).astype(float)
+        mean_step = float(steps.mean())
+        errors = np.abs(steps - mean_step)
     if mean_step and np.all(errors <= TOLERANCE * abs(mean_step)):
         return mean_step
     _raise_uneven(coordinate, steps, seconds)
@@ -98,6 +99,8 @@ def _disorder(coordinate: xr.DataArray, steps: npt.NDArray[np.float64]) -> tuple
     values = coordinate.values
     if coordinate.isnull().any():
         return "with missing values", f"array.isel({dim}=array[{dim!r}].notnull())"
+    if values.dtype.kind == "f" and np.isinf(values).any():
+        return "with infinite values", f"array.isel({dim}=np.isfinite(array[{dim!r}]))"
     repetitions = np.flatnonzero(steps == 0)
     if len(repetitions):
         place = _value_text(values[repetitions[0]])

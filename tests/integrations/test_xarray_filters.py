@@ -553,6 +553,40 @@ def test_other_durations_are_refused(
         a.bigfft.lowpass("y", cutoff=np.timedelta64("NaT", "s"), by="period")
 
 
+@pytest.mark.parametrize(
+    ("dim", "distance"),
+    [
+        ("x", np.timedelta64(12, "h")),
+        (["y", "x"], timedelta(hours=1)),
+        ("y", np.timedelta64(1, "M")),
+        ("y", np.timedelta64("NaT", "s")),
+    ],
+)
+def test_other_durations_of_shifts_are_refused(dim, distance):
+    a = field(CHUNKS, y=times(1))
+    with pytest.raises((ArgumentError, ArgumentTypeError), match="distance"):
+        a.bigfft.shift(dim, distance=distance)
+    hours = a.bigfft.shift("y", distance=timedelta(hours=2))
+    np.testing.assert_allclose(hours, np.roll(a, 2, a.dims.index("y")), atol=1e-9)
+
+
+def test_masks_have_the_coordinates_of_the_array():
+    a = field(CHUNKS)
+    mask = a > 1
+    moved = mask.assign_coords(x=mask.x + 1)
+    calls = {
+        "convolve_masked": {"dim": "x", "kernel": np.ones(3)},
+        "fill_gaps": {"dim": "x", "band": 0.1},
+        "power_spectrum": {"dim": "x"},
+        "isotropic_power_spectrum": {"dim": ["y", "x"]},
+    }
+    for name, arguments in calls.items():
+        with pytest.raises(ArgumentError, match=r"`mask`.*coordinate x.*reindex_like"):
+            getattr(a.bigfft, name)(mask=moved, **arguments)
+    bare = a.bigfft.power_spectrum("x", mask=moved.drop_vars("x"))
+    xr.testing.assert_identical(bare, a.bigfft.power_spectrum("x", mask=mask))
+
+
 def test_a_cutoff_above_all_frequencies_is_warned_of():
     """The frequency is named with its unit, and so is the highest one of the samples."""
     a = field(CHUNKS, y=times(1))

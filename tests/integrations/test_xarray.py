@@ -197,7 +197,10 @@ REFUSED = [
     (lambda: bx.fft(field().assign_coords(freq_x=("y", range(30))), "x"), "dim.*freq_x"),
     (lambda: xr.Dataset({"t": ("x", np.array(["2026"], "M8[s]"))}).bigfft.fft("x"), "t of dtype"),
     (lambda: xr.Dataset({"t": ("x", ["a", "b"])}).bigfft.rfft("x"), "t of dtype"),
-    (lambda: bx.fft(xr.DataArray(np.ones(3), {"x": [0, 1, np.inf]}, "x")), "coordinate x.*infinite"),
+    (
+        lambda: bx.fft(xr.DataArray(np.ones(3), {"x": [0, 1, np.inf]}, "x")),
+        "coordinate x.*infinite",
+    ),
     (lambda: bx.lowpass(xr.DataArray(np.ones(2), {"x": [-np.inf, 1]}, "x"), cutoff=1), "infinite"),
     (lambda: bx.fft({"u": 1}, "x"), r"or xarray\.Dataset"),
 ]

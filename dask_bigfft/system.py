@@ -137,10 +137,14 @@ if _madvise is not None:
 _DONT_NEED = 4
 _POPULATE_WRITE = 23
 
-#: Number of glibc's option M_MMAP_THRESHOLD, and its new value in bytes. glibc keeps smaller freed
-#: blocks for each thread, and zarr decodes in more threads than there are cores.
+#: glibc's ``mallopt``, and the numbers of its options M_TRIM_THRESHOLD and M_MMAP_THRESHOLD.
+_mallopt = _function_of_libc("mallopt")
+_TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
-_LARGE_NBYTES = 1 << 20
+
+#: Size in bytes from which freed blocks of decoders are returned to the system. zarr decodes in
+#: more threads than there are cores, and each keeps smaller ones.
+DECODED_NBYTES = 1 << 20
 
 
 def map_pages(nbytes: int) -> mmap.mmap:
@@ -167,20 +171,35 @@ def release_pages(address: int, nbytes: int) -> None:
         _madvise(address, nbytes, _DONT_NEED)
 
 
-@cache
-def return_freed() -> bool:
+#: Size from which freed blocks are returned to the system; None before the first call.
+_returned_nbytes: int | None = None
+
+
+def return_freed(nbytes: int = DECODED_NBYTES) -> bool:
     """Make the C library return large blocks to the system as soon as they are freed.
 
-    Decoders of file chunks allocate from that library. By default glibc keeps freed blocks of up to
-    32 MiB for each thread. The setting holds for the whole process and is made once.
+    Decoders of file chunks, and NumPy, allocate from that library. By default glibc keeps freed
+    blocks of up to 32 MiB for each thread. The setting holds for the whole process.
+
+    Parameters
+    ----------
+    nbytes : int
+        Size from which blocks are returned; that of the last call holds. Of smaller blocks each
+        thread keeps up to twice as many bytes.
 
     Returns
     -------
     bool
         True if the C library accepts the setting.
     """
-    mallopt = _function_of_libc("mallopt")
-    return mallopt is not None and bool(mallopt(_MMAP_THRESHOLD, _LARGE_NBYTES))
+    global _returned_nbytes
+    if nbytes == _returned_nbytes:
+        return True
+    if _mallopt is None or not _mallopt(_MMAP_THRESHOLD, nbytes):
+        return False
+    _mallopt(_TRIM_THRESHOLD, 2 * nbytes)
+    _returned_nbytes = nbytes
+    return True
 
 
 #: Files with limits in the root of control groups, of both versions. A container sees its own group

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import dask.array as da
 import numpy as np
+from dask.base import tokenize
 
 from dask_bigfft import config
 from dask_bigfft.api.arguments import (
@@ -231,6 +232,19 @@ def reader_of(array: da.Array) -> "Reader | None":
     from dask_bigfft.storage.sources import stored_reader
 
     return stored_reader(original, array)
+
+
+def read_directly(array: da.Array) -> da.Array:
+    """Return an array whose chunks are read into the arena, if their files hold nothing but values.
+
+    The package of the files would read each chunk into memory of its own first. Fresh pages take
+    more time than the copy.
+    """
+    reader = reader_of(array)
+    if reader is None or reader.plain is None:
+        return array
+    read: Any = da.from_array(reader, array.chunks, name=f"bigfft_read-{tokenize(array.name)}")
+    return cast("da.Array", read)
 
 
 def described(array: da.Array) -> Stored | None:

@@ -11,7 +11,7 @@ from dask.utils import format_bytes, parse_bytes
 from dask_bigfft import config
 from dask_bigfft.events import current_worker
 from dask_bigfft.memory.arena import configure, default_arena
-from dask_bigfft.system import memory_limit, return_freed
+from dask_bigfft.system import DECODED_NBYTES, memory_limit, return_freed
 
 #: Share of the process's memory that the arena may hold if no limit is set.
 ARENA_SHARE = 0.4
@@ -20,9 +20,15 @@ ARENA_SHARE = 0.4
 #: to 180 MiB, and plans for smaller workers need these for blocks.
 COMPILES_NBYTES = 1 << 30
 
-#: What was applied last: limit of the arena, address of the worker, prefaulting, and whether there
-#: is a plan that keeps to a limit.
-_applied: tuple[int, str | None, bool, bool] | None = None
+#: Maximum size in bytes from which freed blocks are returned to the system while a plan keeps to a
+#: limit, and the size as a part of the plan's memory. Smaller blocks are temporary arrays of tiles,
+#: such as the values of a function of frequencies, and would take fresh pages for every tile.
+RETURNED_NBYTES = 4 << 20
+RETURNED_PART = 1 / 64
+
+#: What was applied last: limit of the arena, address of the worker, prefaulting, and the memory of
+#: the plan that keeps to a limit.
+_applied: tuple[int, str | None, bool, int | None] | None = None
 
 #: Whether the memory of this process suffices for compiled code.
 _fits_compiled_code = [True]
@@ -41,8 +47,8 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
     else of the machine's memory. On a worker, idle memory is released to the system while the
     process is above the worker's memory target.
 
-    While a plan keeps to a limit, blocks of other tasks return to the system when they are freed.
-    Threads would keep up to 32 MiB each, which no forecast counts.
+    While a plan keeps to a limit, large blocks of other tasks return to the system when they are
+    freed. Threads would keep more than forecasts leave room for.
 
     Parameters
     ----------
@@ -59,14 +65,13 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
     limit = _arena_limit(worker_nbytes, most)
     address = None if worker is None else str(worker.address)
     prefault = config.get("bigfft.memory.prefault")
-    keeps_to_limit = most is not None
-    values = (limit, address, prefault, keeps_to_limit)
+    values = (limit, address, prefault, most)
     if values == _applied:
         return
     worker_pressure = None if worker is None else pressure(worker)
     configure(limit, pressure=worker_pressure, prefault=prefault)
-    if keeps_to_limit:
-        return_freed()
+    if most is not None:
+        return_freed(min(RETURNED_NBYTES, max(DECODED_NBYTES, int(RETURNED_PART * most))))
     _applied = values
 
 

@@ -20,7 +20,7 @@ from dask.base import tokenize
 from dask_bigfft.api.arguments import inner_extras, parse_array
 from dask_bigfft.api.calls import applied, by_block
 from dask_bigfft.api.kinds import keeps_rows
-from dask_bigfft.api.plans import make_plan
+from dask_bigfft.api.plans import make_plan, read_directly
 from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import is_lazy
 from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_type, raise_invalid
@@ -486,7 +486,7 @@ class PlannedFilter:
     def applied(self, array: da.Array) -> da.Array:
         """Return the lazy result of the filter of an array."""
         if self.plan is not None:
-            return applied(array, self.plan, transfer=self.filter.operand)
+            return applied(read_directly(array), self.plan, transfer=self.filter.operand)
         return _filtered_by_two_plans(
             array,
             self.filter,

@@ -20,7 +20,7 @@ import numpy as np
 from dask_bigfft.api.arguments import parse_array, parse_limit
 from dask_bigfft.api.calls import by_block
 from dask_bigfft.api.kinds import keeps_kind
-from dask_bigfft.api.plans import reader_of
+from dask_bigfft.api.plans import read_directly, reader_of
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import (
     ArgumentError,
@@ -50,7 +50,7 @@ from dask_bigfft.signal.filters import (
     parse_spacing,
     planned_filter,
 )
-from dask_bigfft.signal.holes import GapSources, read_directly
+from dask_bigfft.signal.holes import GapSources
 from dask_bigfft.signal.passbands import SAME, BoxBand
 from dask_bigfft.signal.segments import machine_of
 from dask_bigfft.transforms.spec import work_dtype

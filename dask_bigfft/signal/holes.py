@@ -17,12 +17,11 @@ from typing import Any, Literal, Unpack, cast
 
 import dask.array as da
 import numpy as np
-from dask.base import tokenize
 
 from dask_bigfft.api.arguments import parse_array, parse_chunks
 from dask_bigfft.api.calls import by_block
 from dask_bigfft.api.kinds import keeps_kind
-from dask_bigfft.api.plans import reader_of
+from dask_bigfft.api.plans import read_directly
 from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import with_own_tasks
 from dask_bigfft.errors import (
@@ -62,19 +61,6 @@ PART_SIZE = 1 << 16
 
 #: Memory of a task beside a block of both convolutions: means, weights, and holes that are read.
 BESIDE_RESULT = ResultWriting(copies=2, copies_at_ends=2)
-
-
-def read_directly(array: da.Array) -> da.Array:
-    """Return an array whose chunks are read into the arena, if their files hold nothing but values.
-
-    The package of the files would read each chunk into memory of its own first. Fresh pages take
-    more time than the copy.
-    """
-    reader = reader_of(array)
-    if reader is None or reader.plain is None:
-        return array
-    read: Any = da.from_array(reader, array.chunks, name=f"bigfft_read-{tokenize(array.name)}")
-    return cast("da.Array", read)
 
 
 def _parse_real_array(x: Any, name: str) -> da.Array:

@@ -168,3 +168,23 @@ y.sum().compute(scheduler="synchronous")
 print(before, mapped())
 """
     assert run_python(program) in ("False True", "None None")
+
+
+def test_temporary_arrays_of_tiles_keep_their_pages():
+    """While a plan keeps to a limit, threads reuse the memory of small blocks that are freed."""
+    program = """
+import resource
+import numpy as np
+from dask_bigfft.memory.limits import configure_arena
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(16):
+        np.ones(2**18)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+configure_arena(most=2**28)
+faults()
+print(faults() < 16 * 2**21 // 4096 // 4)
+"""
+    assert run_python(program) == "True"

@@ -4,6 +4,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from support import heard
 
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
@@ -314,3 +315,14 @@ def test_balanced_values_near_the_largest_number(chunks):
     x = da.from_array(np.eye(1, 16)[0] * 1e-300, chunks=chunks)
     filtered = signal.fourier_filter(x, lambda f: np.full(f.shape, 1.5e308))
     np.testing.assert_allclose(filtered, np.eye(1, 16)[0] * 1.5e8, atol=1e-6)
+
+
+def test_plain_chunks_of_files_are_read_into_blocks(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    x = random_array((12, 30), "f8", 0)
+    stored = zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=(5, 7), compressors=None)
+    filtered = signal.fourier_filter(da.from_zarr(stored), smooth)
+    with heard("source_read") as reads:
+        result = filtered.compute()
+    assert sum(numbers["nbytes"] for _, numbers in reads) == x.nbytes
+    np.testing.assert_allclose(result, signal.fourier_filter(x, smooth), rtol=0, atol=1e-12)

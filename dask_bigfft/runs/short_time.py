@@ -49,6 +49,7 @@ from dask_bigfft.signal.segments import machine_of
 from dask_bigfft.signal.short_time import (
     SliceArguments,
     SliceCall,
+    least_samples,
     parse_call,
 )
 from dask_bigfft.storage import sources, targets
@@ -167,7 +168,11 @@ class ShortTimeRun(GrowingRun):
         """Shape of the result."""
         rows = list(self.x.shape)
         rows[self.axis] = int(self.transform.f_pts)
-        return (*rows, int(self.transform.p_num(self.source_length)))
+        samples = self.source_length
+        if samples < least_samples(self.transform):
+            allowed = f"at most twice the {samples} samples of the source along axis {self.axis}"
+            raise_invalid("win", f"{self.transform.m_num} samples", allowed)
+        return (*rows, int(self.transform.p_num(samples)))
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:

@@ -41,6 +41,7 @@ from dask_bigfft.signal.short_time import (
     FFTMode,
     Scaling,
     WindowArguments,
+    least_samples,
     parse_window,
     slice_fft,
 )
@@ -457,7 +458,7 @@ def _parse_samples(
     points = transform.f_pts
     if frequencies != points:
         raise_invalid("S", f"{frequencies} frequencies", f"{points} for this window")
-    least = transform.m_num - transform.m_num_mid
+    least = least_samples(transform)
     if slices < transform.p_num(least):
         need = f"at least {transform.p_num(least)} for this window"
         raise_invalid("S", f"{slices} slices", need)

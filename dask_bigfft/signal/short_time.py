@@ -367,6 +367,11 @@ def _chunks_of_slices(
     return (length,) * whole_blocks + (extent.length - whole_blocks * length,)
 
 
+def least_samples(transform: "scipy.signal.ShortTimeFFT") -> int:
+    """Return the number of samples that an array needs for slices: half of the window's."""
+    return int(transform.m_num - transform.m_num_mid)
+
+
 def parse_extent(
     n: int,
     transform: "scipy.signal.ShortTimeFFT",
@@ -377,7 +382,7 @@ def parse_extent(
     Samples outside of the array are made by padding as SciPy makes them: where the slices end
     before the array, it is cropped there first, so that reflections are those of what is left.
     """
-    least = transform.m_num - transform.m_num_mid
+    least = least_samples(transform)
     if n < least:
         raise_invalid("x", f"{n} samples", f"at least half as many as in win: {least}")
     parse_choice("padding", choice.padding, *PADDINGS)

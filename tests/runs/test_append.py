@@ -504,6 +504,14 @@ def test_other_names_are_refused(tmp_path, dims, kind):
         run(source, tmp_path / "out.zarr", "stft", dims=dims, **ASKED)
 
 
+@pytest.mark.parametrize("kind", ["stft", "spectrogram"])
+def test_a_window_that_is_too_long_is_named(tmp_path, kind):
+    source = stored(tmp_path / "in.zarr", np.ones((2, 7)))
+    with pytest.raises(ArgumentError, match=r"`win`='16 samples'.*twice the 7 samples .* axis 1"):
+        run(source, tmp_path / "out.zarr", kind, **ASKED)
+    run(source, tmp_path / "out.zarr", kind, win=WIN[1:15], hop=5)
+
+
 def test_names_of_the_source_stay(tmp_path):
     record(300).to_dataset().to_zarr(tmp_path / "in.zarr")
     asked = {"component": "p", "dims": ("a", "b"), **ASKED}

@@ -337,7 +337,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """Return the parsed arguments; an error about an unknown option names two similar ones."""
+    """Return the parsed arguments; an error about an unknown option names similar ones."""
     main_parser = parser()
     args, unknown = main_parser.parse_known_args(joined(argv))
     if not unknown:
@@ -347,7 +347,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     for word in unknown:
         option = word.partition("=")[0]
         if option.startswith("--"):
-            similar += difflib.get_close_matches(option, options, 2)
+            similar += difflib.get_close_matches(option, options)
     message = f"unrecognized arguments: {' '.join(unknown)}"
     if similar:
         message += f"; did you mean {' or '.join(similar)}?"

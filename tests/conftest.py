@@ -21,6 +21,7 @@ import dask
 import numpy as np
 import pytest
 import support
+from dask.callbacks import Callback
 from hypothesis import HealthCheck, settings
 from scipy._lib._array_api import array_namespace
 
@@ -109,6 +110,15 @@ def settings_are_kept():
     yield
     assert repr(dask.config.config) == before
     assert Path.cwd() == folder
+
+
+@pytest.fixture(autouse=True)
+def no_callback_is_left():
+    """After each test no callback of dask, such as a progress, hears the computations of others."""
+    yield
+    left = list(Callback.active)
+    Callback.active.clear()
+    assert not left
 
 
 @pytest.fixture

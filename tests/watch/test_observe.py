@@ -15,6 +15,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from dask.callbacks import Callback
 from support import environment, failing, in_threads
 
 import dask_bigfft
@@ -87,7 +88,17 @@ def test_progress_of_transforms_that_dask_joins_to_one_task(chain):
         assert "round 1 of 1" in shown_as_done(chain)
 
 
-def test_progress_in_two_threads():
+@pytest.fixture
+def callbacks_of_several_threads():
+    """Callbacks of dask are those of a process.
+
+    Of two computations in threads, the one that ends last brings the other's callback back.
+    """
+    yield
+    Callback.active.clear()
+
+
+def test_progress_in_two_threads(callbacks_of_several_threads):
     """One array begins after the other, and goes on after its end."""
     begun = threading.Event()
     ended = threading.Event()

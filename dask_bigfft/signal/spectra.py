@@ -481,7 +481,7 @@ def radial_power_spectrum(
         Middle of each bin.
     dask.array.Array
         Lazy: mean power of the frequencies in each bin along the last of the axes, without the
-        other axes; NaN for empty bins.
+        other axes, in the precision of the input; NaN for empty bins.
 
     Raises
     ------
@@ -536,11 +536,13 @@ def radial_power_spectrum(
     )
     for axis in along:
         sums = sum_of_blocks(sums, axis)
+    precision = np.empty(0, plan.spec.work_dtype).real.dtype
     means = by_block(
         _mean,
         sums,
         scale=scale,
-        dtype=float,
+        precision=precision,
+        dtype=precision,
     )
     power = _power_of_known(
         means,
@@ -565,6 +567,7 @@ def sum_of_blocks(a: Any, axis: int) -> Any:
 
 
 @on_own_gpu
-def _mean(sums: Array, scale: float) -> Any:
+def _mean(sums: Array, scale: float, precision: np.dtype[Any]) -> Any:
     count = sums.imag
-    return np.where(count > 0, sums.real * scale / np.where(count > 0, count, 1), np.nan)
+    means = np.where(count > 0, sums.real * scale / np.where(count > 0, count, 1), np.nan)
+    return means.astype(precision, copy=False)

@@ -147,6 +147,16 @@ def test_radial_averages(
     assert np.allclose(power.compute(), by_direction(x, d, bins), rtol=1e-11, equal_nan=True)
 
 
+def test_radial_averages_have_the_precision_of_the_input():
+    x = random_array((12, 20), "f8", 1)
+    single = da.from_array(x.astype("f4"), chunks=5)
+    _, power = signal.radial_power_spectrum(single, scaling="spectrum")
+    _, wanted_power = signal.radial_power_spectrum(da.from_array(x), scaling="spectrum")
+    computed = power.compute()
+    assert power.dtype == computed.dtype == np.float32
+    np.testing.assert_allclose(computed, wanted_power.compute(), rtol=1e-5)
+
+
 def test_frequencies_on_an_edge_belong_to_the_bin_that_begins_there():
     # The edges (n + 1/2) / 45 of the shorter axis are frequencies of the other one.
     x = random_array((45, 90), "f8", 2)

@@ -2,6 +2,7 @@
 
 import math
 
+import dask.array as da
 import numpy as np
 import scipy.fft
 
@@ -88,6 +89,14 @@ SIGNALS = {
         mfft=x.shape[0],
         fft_mode="twosided",
         phase_shift=3,
+    ),
+    "samples of rows": lambda x, y: signal.istft(
+        da.stack([x, y]),
+        np.hanning(9),
+        4,
+        1.0,
+        mfft=x.shape[0],
+        fft_mode="centered",
     ),
     "zoom": lambda x, y: signal.zoom_fft(x, 0.5, 50, axis=0),
     "lowpass": lambda x, y: signal.lowpass(x, 0.2),

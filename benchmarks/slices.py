@@ -7,7 +7,7 @@ plain copy of the bytes that it reads and writes, the same transform of a part o
 memory, whose time is scaled to all of it, and `dask.array.overlap` with SciPy's FFT by hand. The
 larger one of the second and the third is the floor. A second row has the way back by `run()` of
 ``"istft"``, and the same floor. The temporary folder needs about 21 GiB. A ``--scale`` below 1
-scales the record and the memory limit of `run()`, but not the group.
+scales the record and the memory limit of the way there, but not the group.
 """
 
 import dataclasses
@@ -219,7 +219,8 @@ def stored(name: str, fields: dict[str, Any], problem_name: str) -> dict[str, An
     STORED[name](small, warm, LIMIT)
     shutil.rmtree(warm.folder)
     memory_limit = int(0.75 * (LIMIT - problems.status("RssAnon")))
-    memory_limit = max(int(memory_limit * min(1.0, task.scale)), LEAST_LIMIT)
+    if not is_inverse:  # whose source has chunks of the whole limit
+        memory_limit = max(int(memory_limit * min(1.0, task.scale)), LEAST_LIMIT)
     drop_cache(spectra_path(task) if is_inverse else source_path(problem, task))
 
     def work() -> Stored:

@@ -400,11 +400,17 @@ def parse_stored_inverse(
     read_blocks = read.array(array.rechunk({parsed.f_axis: -1}).chunks)
     spectra = parsed.in_order(read_blocks)
     firsts = [slices.start for slices in blocks.reaching]
+    read_nbytes = 0
+    if reader.unit and max(map(len, blocks.reaching)) > reader.unit[parsed.t_axis]:
+        # The values of a whole chunk are not contiguous in a block of more slices.
+        values = min(math.prod(reader.unit), math.prod(map(max, spectra.chunks)))
+        read_nbytes = values * reader.dtype.itemsize
     plan = parsed.plan(
         spectra.chunks,
         blocks,
         joined=spectra.dtype != parsed.work_dtype,
         overlapping=True,
+        read_nbytes=read_nbytes,
         writing=writing,
         is_stored=True,
     )

@@ -513,6 +513,8 @@ class OverlapAddPlan(BlockwisePlan):
         True if each block is read with all slices that reach into its samples.
     cut_nbytes : int
         Bytes of a block of the source, if such blocks are cut into those of the plan; 0 otherwise.
+    read_nbytes : int
+        Bytes of a stored chunk that a thread reads, before it copies them into a block.
     writing : ResultWriting
         Memory of tasks that store a block of the result.
     is_stored : bool
@@ -533,6 +535,7 @@ class OverlapAddPlan(BlockwisePlan):
     machine: Machine
     overlapping: bool = False
     cut_nbytes: int = 0
+    read_nbytes: int = 0
     writing: ResultWriting = NOT_STORED
     is_stored: bool = False
 
@@ -581,7 +584,7 @@ class OverlapAddPlan(BlockwisePlan):
         edges = 2 * (threads + 1) * self.overlap * column if self.waits else 0
         result = rows * max(self.lengths) * np.dtype(self.out_dtype).itemsize
         return SegmentForecast(
-            blocks=columns * column + CUT_COPIES * threads * self.cut_nbytes,
+            blocks=columns * column + threads * (CUT_COPIES * self.cut_nbytes + self.read_nbytes),
             edges=edges,
             tiles=math.ceil(threads * (own_tile + lines * line) + cached * line),
             tasks=TASKS_NBYTES * blocks,

@@ -32,7 +32,6 @@ from dask_bigfft.errors import (
 from dask_bigfft.events import running_client
 from dask_bigfft.gpu.dispatch import missing
 from dask_bigfft.graph.assembly import SHARED_NBYTES, snapshot
-from dask_bigfft.kernels.compiled import import_beside
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.machine import environment
 from dask_bigfft.planner.request import DeviceChoice
@@ -48,9 +47,6 @@ from dask_bigfft.transforms.spec import (
 )
 
 Rounds = tuple[tuple[tuple[int, int], ...], ...]
-
-#: Bytes of an input whose transform will load compiled loops: NumPy does the first copies.
-LOOPS_NBYTES = 200 << 20
 
 _ALLOWED_ROUNDS = "a sequence with a mapping of axis to factor for each round"
 
@@ -154,8 +150,6 @@ def _lazy_array(a: Any) -> da.Array:
     is_plain = type(a) is np.ndarray and a.dtype.kind in "fc" and a.dtype.isnative
     if not is_plain or a.nbytes < SHARED_NBYTES or ARRAY_EXPRESSIONS:
         return cast("da.Array", da.from_array(a, name=name))
-    if a.nbytes >= LOOPS_NBYTES:
-        import_beside()
     values = snapshot(a)
     chunks = _chunks_in_memory(a)
     keys = itertools.product([name], *(range(len(sizes)) for sizes in chunks))
@@ -164,15 +158,14 @@ def _lazy_array(a: Any) -> da.Array:
 
 
 def _chunks_in_memory(a: Any) -> Chunks:
-    """Return chunks of dask's size: equal parts of the first axis if dask cuts that one.
+    """Return chunks of dask's size: equal parts of the first axis if it is long enough.
 
     Dask cuts all long axes, into parts of which the last one may have a single element. Its threads
-    would not be balanced, and the first round could not have an axis to itself.
+    would not be balanced, and blocks of the first round would have to be gathered.
     """
-    chunks = cast("Chunks", normalize_chunks("auto", a.shape, dtype=a.dtype))
     count = -(-a.nbytes // parse_bytes(dask.config.get("array.chunk-size")))
-    if len(chunks[0]) == 1 or count > len(a):
-        return chunks
+    if count > len(a):
+        return cast("Chunks", normalize_chunks("auto", a.shape, dtype=a.dtype))
     edges = [len(a) * part // count for part in range(count + 1)]
     rows = tuple(high - low for low, high in itertools.pairwise(edges))
     return rows, *((size,) for size in a.shape[1:])

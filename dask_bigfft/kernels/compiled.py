@@ -281,8 +281,9 @@ def has_llvmlite() -> bool:
     return True
 
 
+@cache
 def import_beside() -> None:
-    """Import llvmlite in a thread, for loops that will be loaded: 0.05 s."""
+    """Import llvmlite in a thread, once, for loops that will be loaded: 0.05 s."""
 
     def load() -> None:
         with suppress(ImportError, OSError):  # `has_llvmlite` will say so

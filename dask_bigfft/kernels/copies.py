@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dask_bigfft.kernels.compiled import compiled
+from dask_bigfft.kernels.compiled import compiled, import_beside
 from dask_bigfft.memory.limits import fits_compiled_code
 
 #: Number of entries of a row before its dimensions: both addresses, the dimension along the tiled
@@ -39,6 +39,9 @@ _LOOPS = COMPILED | {(np.dtype("u4"), np.dtype("u4"))}
 #: Each call counts as `EACH` additional bytes, for NumPy's overhead of some microseconds.
 FIRST = 3 << 25
 EACH = 1 << 14
+
+#: Bytes of contiguous rows that NumPy copies as fast as the loop, which then need not be loaded.
+WIDE_NBYTES = 512
 
 #: Edge of the transposing tile, in elements; small, so that power-of-two strides do not evict
 #: a tile from L1.
@@ -63,7 +66,10 @@ def pays(pair: Pair, copies: int = 0, nbytes: int = 0) -> bool:
     _counted[pair] += copies * EACH + nbytes
     counted = _counted[pair]
     threshold = _left[0]
-    return counted >= threshold and pair in _LOOPS and fits_compiled_code()
+    if 2 * counted < threshold or pair not in _LOOPS or not fits_compiled_code():
+        return False
+    import_beside()  # meanwhile NumPy copies the other half
+    return counted >= threshold
 
 
 def compile_at_once() -> None:
@@ -296,6 +302,9 @@ def copy_array(target: np.ndarray, source: np.ndarray) -> None:
     if target.dtype.kind != "c" and source.dtype.kind == "c":
         source = source.real
     pair = (source.dtype, target.dtype)
+    if source.dtype == target.dtype and _row_nbytes(target, source) >= WIDE_NBYTES:
+        target[...] = source
+        return
     cached_table = _table_without_addresses(pair, source.shape, source.strides, target.strides)
     reached = pays(pair, 1, target.nbytes)
     is_aligned = source.flags.aligned and target.flags.aligned
@@ -314,6 +323,22 @@ def copy_array(target: np.ndarray, source: np.ndarray) -> None:
         if is_copied:
             return
     target[...] = source
+
+
+def _row_nbytes(target: np.ndarray, source: np.ndarray) -> int:
+    """Return the bytes of the rows that are contiguous in both of two arrays of one form.
+
+    >>> _row_nbytes(np.ones((4, 3, 2), "c8")[:2], np.ones((2, 5, 2), "c8")[:, :3])
+    48
+    """
+    nbytes = target.itemsize
+    dims = zip(target.shape, target.strides, source.strides, strict=True)
+    for size, target_stride, source_stride in reversed([*dims]):
+        is_contiguous = target_stride == source_stride == nbytes
+        if size > 1 and not is_contiguous:
+            break
+        nbytes *= size
+    return nbytes
 
 
 @lru_cache(maxsize=1024)  # the tiles of a block are alike

@@ -133,7 +133,8 @@ def ranked_plans(search: Candidates, sizes: Sizes) -> list[Plan]:
     plans = [(finished(search, c), c.penalty) for c in cheapest]
     if search.machine.shared and search.machine.profile.name:
         # The price of a candidate leaves out shared buffers, the forecast of its plan counts them.
-        plans.sort(key=lambda pair: pair[0].expected.seconds * pair[1])
+        # Rounding keeps the order of plans with equal forecasts.
+        plans.sort(key=lambda pair: float(f"{pair[0].expected.seconds * pair[1]:.3g}"))
     return [plan for plan, _ in plans]
 
 

@@ -48,3 +48,16 @@ def test_loops_pay_after_some_bytes(monkeypatch):
     parts = [copies.FIRST // 4] * 4
     assert not any(copies.pays((np.dtype("G"), complex_), 0, part) for part in parts)
     assert [copies.pays((complex_, complex_), 0, part) for part in parts] == [False] * 3 + [True]
+
+
+@pytest.mark.parametrize(("columns", "is_counted"), [(8, True), (1024, False)])
+def test_copies_of_wide_rows_need_no_loop(columns, is_counted, monkeypatch):
+    counted = Counter()
+    monkeypatch.setattr(copies, "_counted", counted)
+    monkeypatch.setattr(copies, "_left", [copies.FIRST])
+    source = np.arange(6 * columns).reshape(6, columns).astype("c8")
+    target = np.zeros((6, 2 * columns), "c8")
+    copies.copy_array(target[:, columns:], source)
+    assert (counted.total() > 0) == is_counted
+    np.testing.assert_array_equal(target[:, columns:], source)
+    assert not target[:, :columns].any()

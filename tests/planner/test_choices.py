@@ -66,6 +66,9 @@ TABLE = {
     "real input, real axis whole": case(
         "rfftn", (512, 512, 512), (32, 512, 512), "{Y, X} {Z}", 1, (512, 32, 257), dtype="f8"
     ),
+    "real input, single precision: rows stay long": case(
+        "rfftn", (512, 512, 1024), (64, 512, 1024), "{Y, X} {Z}", 1, (512, 64, 513), dtype="f4"
+    ),
     "real input, real axis split": case(
         "rfft", (2**26,), (2**22,), "{X1} {X2}", 3, (2097153,), dtype="f8"
     ),

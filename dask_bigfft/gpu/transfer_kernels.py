@@ -28,6 +28,9 @@ _TYPES = {
     "D": "double2",
 }
 
+#: Types of the parts of complex numbers.
+_REALS = {"float2": "float", "double2": "double"}
+
 #: Numbers from which indices need 64 bits.
 _WIDE = 1 << 31
 
@@ -300,7 +303,7 @@ def _product_source(
         for side in "st"
     )
     is_complex = value_type.endswith("2")
-    real = "float" if spectrum_type == "float2" else "double"
+    real = _REALS[spectrum_type]
     return f"""{SHARED}
 extern "C" __global__ void {KERNEL}({", ".join(parameters)}) {{
 const u32 lane = threadIdx.x % lanes, line = threadIdx.x / lanes, lines = blockDim.x / lanes;
@@ -561,16 +564,7 @@ def _sum_source(
     kind : {"u32", "u64"}
         Type of indices.
     """
-    parameters = [f"const {value_type}* values", f"const {out_type}* table", f"{out_type}* to"]
-    sides = ["v", "t"]
-    if multiplies:
-        parameters.append(f"const {out_type}* spectrum")
-        sides.append("s")
-    parameters += ["u64 size", "u64 samples", "u64 row", "u64 groups", "u64 first_group"]
-    parameters += ["long long shift", "double scale", "long long step"]
-    for dim in range(ndim):
-        parameters.append(f"u64 n{dim}")
-        parameters += [f"long long {side}{dim}" for side in sides]
+    sides = "vts" if multiplies else "vt"
     digits: list[str] = []
     for dim in reversed(range(ndim)):
         length = "groups" if dim == axis else f"n{dim}"
@@ -582,7 +576,7 @@ def _sum_source(
         side: " + ".join(f"(long long)i{dim} * {side}{dim}" for dim in others) or "0"
         for side in sides
     }
-    real = "float" if out_type == "float2" else "double"
+    real = _REALS[out_type]
     add = "re[j] += w.x * x; im[j] += w.y * x;"
     if value_type.endswith("2"):
         add = "re[j] += w.x * x.x - w.y * x.y; im[j] += w.x * x.y + w.y * x.x;"
@@ -591,9 +585,10 @@ def _sum_source(
         result = f"""const {out_type} z = spectrum[{places["s"]} + k * s{axis}];
         y.x = (z.x * re[j] - z.y * im[j]) * ({real})scale;
         y.y = (z.x * im[j] + z.y * re[j]) * ({real})scale;"""
+    parameters = ", ".join(_sum_parameters(value_type, out_type, ndim, sides))
     return f"""{SHARED}
 struct alignas(16) Group {{ {out_type} w[{GROUP}]; }};
-extern "C" __global__ void {KERNEL}({", ".join(parameters)}) {{
+extern "C" __global__ void {KERNEL}({parameters}) {{
 for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < size;
      i += (u64)gridDim.x * blockDim.x) {{
     {kind} rest = ({kind})i;
@@ -620,3 +615,24 @@ for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < size;
 }}
 }}
 """
+
+
+def _sum_parameters(value_type: str, out_type: str, ndim: int, sides: str) -> list[str]:
+    """Return the parameters of the kernel for sums over samples.
+
+    Parameters
+    ----------
+    value_type, out_type, ndim
+        As for `_sum_source`.
+    sides : str
+        A letter for each array with a stride for each axis: the samples, the result, the spectrum.
+    """
+    parameters = [f"const {value_type}* values", f"const {out_type}* table", f"{out_type}* to"]
+    if "s" in sides:
+        parameters.append(f"const {out_type}* spectrum")
+    parameters += ["u64 size", "u64 samples", "u64 row", "u64 groups", "u64 first_group"]
+    parameters += ["long long shift", "double scale", "long long step"]
+    for dim in range(ndim):
+        parameters.append(f"u64 n{dim}")
+        parameters += [f"long long {side}{dim}" for side in sides]
+    return parameters

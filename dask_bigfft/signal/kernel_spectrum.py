@@ -388,28 +388,38 @@ class KernelSpectrum:
         values = np.asarray(own_samples, like=like)
         dtype = np.result_type(values.dtype, np.complex64)
         tables: dict[int, Array] = {}
-        for axis, size in enumerate(samples.shape):
+        for axis, count in enumerate(samples.shape):
             if not self.varies(axis):
                 continue
             index = np.asarray(axes[axis].indices.ravel(), like=like)
             if axis in self.lengths:
-                first = -self.start(axis)
-                if self.conjugated:
-                    # conj(sum of x[m] W^(m k)) is the sum of conj(x[m]) W^(-m k)
-                    index = -index % self.lengths[axis]
-                taken = range(first, first + size)
-                tables[axis] = phases(index, self.lengths[axis], taken, dtype)
-            elif size > 1:
+                tables[axis] = self._phases_on_gpu(axis, count, index, dtype)
+            else:
                 values = values.take(index, axis)
         # Arrays between the sums are no larger than the samples or the spectrum.
         order = sorted(tables, key=lambda axis: axes[axis].size / samples.shape[axis])
-        is_stored = any(own.size > 1 and not self.varies(axis) for axis, own in axes.items())
-        stored = order if is_stored else order[:-1]
+        is_smaller = any(own.size > 1 and not self.varies(axis) for axis, own in axes.items())
+        stored = order if is_smaller else order[:-1]
         for axis in stored:
             values = sums(values, tables[axis], axis, axes[axis].size)
-        if is_stored or not order:
+        if stored == order:
             return KernelOnTile(values)
         return KernelSums(values, tables[order[-1]], order[-1])
+
+    def _phases_on_gpu(
+        self,
+        axis: int,
+        count: int,
+        index: Array,
+        dtype: np.dtype[Any],
+    ) -> Array:
+        """Return the phases of the samples along an axis, at some frequencies."""
+        length = self.lengths[axis]
+        first = -self.start(axis)
+        if self.conjugated:  # of conjugated samples
+            index = -index % length
+        table: Array = phases(index, length, range(first, first + count), dtype)
+        return table
 
     def _spectrum(self, samples: Array, indices: Mapping[int, Array]) -> Array:
         """Return the spectrum of samples at the frequencies of a tile."""

@@ -190,6 +190,11 @@ def route(view: View, direction: int, is_pinned: bool) -> tuple[Route, tuple[Cop
     ('engine', 'kernel')
     >>> route(narrow, TO_HOST, True)[0], route(wide, TO_DEVICE, False)[0]
     ('engine', 'ring')
+
+    Rows that are padded on the device alone are one run of host memory:
+
+    >>> route(View((64, 64), (1024, 16), 16, (1152, 16)), TO_DEVICE, True)[0]
+    'engine'
     """
     if not is_pinned:
         return "ring", ()
@@ -197,6 +202,10 @@ def route(view: View, direction: int, is_pinned: bool) -> tuple[Route, tuple[Cop
     width, outer = runs(*view)
     if outer and len(calls) > MANY_CALLS:
         return "kernel", calls
+    if outer:
+        count, pitch, _ = outer[-1]
+        if pitch == width:
+            width *= count
     if copy_method(1 + len(outer), width, direction == TO_HOST) == "kernel":
         return "kernel", calls
     return "engine", calls

@@ -171,11 +171,15 @@ def release_pages(address: int, nbytes: int) -> None:
         _madvise(address, nbytes, _DONT_NEED)
 
 
-#: Size from which freed blocks are returned to the system; None before the first call.
-_returned_nbytes: int | None = None
+#: Bytes of smaller freed blocks that each thread keeps by default, as in glibc.
+KEPT_NBYTES = 128 << 10
+
+#: Size from which freed blocks are returned to the system, and bytes of smaller ones that each
+#: thread keeps; None before the first call.
+_returned: tuple[int, int] | None = None
 
 
-def return_freed(nbytes: int = DECODED_NBYTES) -> bool:
+def return_freed(nbytes: int = DECODED_NBYTES, kept_nbytes: int = KEPT_NBYTES) -> bool:
     """Make the C library return large blocks to the system as soon as they are freed.
 
     Decoders of file chunks, and NumPy, allocate from that library. By default glibc keeps freed
@@ -183,22 +187,22 @@ def return_freed(nbytes: int = DECODED_NBYTES) -> bool:
 
     Parameters
     ----------
-    nbytes : int
-        Size from which blocks are returned; that of the last call holds. Of smaller blocks each
-        thread keeps up to twice as many bytes.
+    nbytes, kept_nbytes : int
+        Size from which blocks are returned, and bytes of smaller blocks that each thread may keep;
+        those of the last call hold.
 
     Returns
     -------
     bool
         True if the C library accepts the setting.
     """
-    global _returned_nbytes
-    if nbytes == _returned_nbytes:
+    global _returned
+    if _returned == (nbytes, kept_nbytes):
         return True
     if _mallopt is None or not _mallopt(_MMAP_THRESHOLD, nbytes):
         return False
-    _mallopt(_TRIM_THRESHOLD, 2 * nbytes)
-    _returned_nbytes = nbytes
+    _mallopt(_TRIM_THRESHOLD, kept_nbytes)
+    _returned = nbytes, kept_nbytes
     return True
 
 

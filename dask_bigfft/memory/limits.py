@@ -22,7 +22,8 @@ COMPILES_NBYTES = 1 << 30
 
 #: Maximum size in bytes from which freed blocks are returned to the system while a plan keeps to a
 #: limit, and the size as a part of the plan's memory. Smaller blocks are temporary arrays of tiles,
-#: such as the values of a function of frequencies, and would take fresh pages for every tile.
+#: such as the values of a function of frequencies, and would take fresh pages for every tile. Each
+#: thread keeps twice as many bytes of them.
 RETURNED_NBYTES = 4 << 20
 RETURNED_PART = 1 / 64
 
@@ -71,8 +72,17 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
     worker_pressure = None if worker is None else pressure(worker)
     configure(limit, pressure=worker_pressure, prefault=prefault)
     if most is not None:
-        return_freed(min(RETURNED_NBYTES, max(DECODED_NBYTES, int(RETURNED_PART * most))))
+        _return_freed(most)
     _applied = values
+
+
+def _return_freed(most: int) -> None:
+    """Return large freed blocks to the system while a plan keeps to a limit in bytes."""
+    nbytes = min(RETURNED_NBYTES, int(RETURNED_PART * most))
+    if nbytes > DECODED_NBYTES:
+        return_freed(nbytes, 2 * nbytes)
+    else:  # the plan has no room for what threads would keep
+        return_freed()
 
 
 def _arena_limit(worker_nbytes: int | None, most: int | None) -> int:

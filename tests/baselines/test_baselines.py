@@ -18,7 +18,7 @@ from dask_bigfft.errors import ArgumentError
 zarr = pytest.importorskip("zarr")
 
 #: Requests that are planned in every run of the tests, and small transforms by each library.
-FEW_PLANS = 60
+FEW_PLANS = 100
 FEW_BITS = 12
 
 #: Lines of a message.

@@ -430,7 +430,7 @@ def test_a_block_that_may_be_overwritten_becomes_the_result(card):
     assert beside.data.ptr != block.data.ptr == inside.data.ptr
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(80))
 def test_nothing_goes_by_the_host(card, monkeypatch, seed):
     x, chunks, name, keywords, expected, close = random_case(seed)
     blocks = uploaded(

@@ -169,3 +169,12 @@ def test_too_small_a_device_is_refused_with_the_numbers():
     job, _ = job_of(x, "fft2")
     with pytest.raises(DeviceMemoryError, match=r"997 x 1009 .* 8.00 kiB"):
         job.tiles(TileLimits(8192))
+
+
+@pytest.mark.parametrize(("multiplied", "tiles"), [(False, 4), (True, 2)])
+def test_a_product_with_a_function_has_fewer_tiles(multiplied, tiles):
+    """The function is evaluated by Python code once for each tile."""
+    line = Line(1, 32768, multiplied=multiplied)
+    request = TileRequest((1024, 32768), (line,), 8, blocks=16)
+    tile_plan = find_tile_plan(request, TileLimits(2 << 30), 1)
+    assert [tile_pass.tiles for tile_pass in tile_plan.passes] == [tiles]

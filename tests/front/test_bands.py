@@ -131,7 +131,7 @@ class Case:
         )
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(60))
 def test_a_part_of_numpys_spectrum(seed, tmp_path, sync):
     case = Case(seed)
     carrier = ("shared", "tasks", "disk")[seed % 3]

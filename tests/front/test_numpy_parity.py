@@ -8,6 +8,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
+from support import python
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -81,6 +82,24 @@ def test_help_shows_everything(name):
         assert f"    {section}\n    {'-' * len(section)}\n" in text
     for parameter in inspect.signature(getattr(fft, name)).parameters:
         assert f"\n    {parameter} : " in text
+
+
+def test_nothing_needs_docstrings_or_asserts():
+    code = """if True:
+        import dask.array as da, numpy as np, dask_bigfft
+        assert False, "asserts are left out"
+        x = np.arange(240.0).reshape(12, 20)
+        y = dask_bigfft.fft.fftn(da.from_array(x, chunks=(4, 5))).compute()
+        print(dask_bigfft.fft.fftn.__doc__, np.allclose(y, np.fft.fftn(x), rtol=1e-12))
+    """
+    process = python(
+        "-OO",
+        "-W",
+        "error",
+        "-c",
+        code,
+    )
+    assert (process.stdout, process.stderr) == ("None True\n", "")
 
 
 def test_settings_are_the_defaults_of_the_extras():

@@ -94,7 +94,7 @@ def case(seed):
     return name, x, chunks, axes, before, after, draw.choice(["shared", "tasks"])
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(50))
 def test_a_transform_between_two_shifts(seed, sync):
     name, x, chunks, axes, before, after, carrier = case(seed)
     a = da.from_array(x, chunks=chunks)

@@ -30,7 +30,7 @@ _SPEC.loader.exec_module(_OPTIONS)
 SIGNAL_FUNCTIONS = _OPTIONS.BY_SPECTRA | _OPTIONS.BY_BLOCK
 
 WAYS = st.sampled_from(list(PLANNED))
-FEWER = settings(max_examples=10)
+FEWER = settings(max_examples=15)
 
 needs_expressions = pytest.mark.skipif(not IS_EXPRESSION, reason="these arrays are graphs")
 
@@ -82,7 +82,7 @@ def index_of_axis(length):
     return st.one_of(places, st.just(slice(None)), st.slices(length), stepped)
 
 
-@settings(max_examples=25)
+@settings(max_examples=50)
 @given(data=st.data(), case=cases(max_axes=3), how=WAYS, shifts=st.booleans())
 def test_any_slice(
     data,

@@ -58,7 +58,7 @@ def priced_bytes(case, array, **options):
 any_case = st.one_of(cases(), round_cases())
 
 
-@settings(max_examples=3 * settings.default.max_examples)
+@settings(max_examples=5 * settings.default.max_examples)
 @given(
     case=any_case,
     kernel=st.sampled_from(KERNELS),

@@ -188,3 +188,25 @@ faults()
 print(faults() < 16 * 2**21 // 4096 // 4)
 """
     assert run_python(program) == "True"
+
+
+def test_threads_of_small_plans_keep_no_freed_blocks(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+        monkeypatch.delenv(name)
+    program = """
+import resource
+import numpy as np
+from dask_bigfft.memory.limits import configure_arena
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(16):
+        np.ones(3 * 2**15)  # 768 KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+configure_arena(most=2**28)
+large = faults() and faults()
+configure_arena(most=2**25)
+print(large, faults() > 16 * 3 * 2**18 // 4096 // 2)
+"""
+    assert run_python(program) in ("0 True",)

@@ -171,10 +171,10 @@ def test_an_open_device_needs_no_more_memory_than_the_cpu() -> None:
 
 
 def test_a_huge_grid_is_refused_in_seconds() -> None:
-    """Membership in the cuts of as many chunks, and sizes with more blocks, took minutes."""
-    chunks = da.core.normalize_chunks(1 << 7, (1 << 16, 1 << 16))
+    """Membership in the cuts of a million chunks, and sizes with more blocks, took minutes."""
+    chunks = da.core.normalize_chunks(1 << 7, (1 << 17, 1 << 17))
     x = da.Array({}, "x", chunks, dtype="c8")
     started = time.process_time()
     with pytest.raises(MemoryLimitError, match="memory_limit"):
         dask_bigfft.plan(x, "fftn", memory_limit="64 KiB")
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 20

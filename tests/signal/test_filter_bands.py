@@ -131,7 +131,7 @@ class Case:
         return frequency.reshape([-1 if a == axis else 1 for a in range(self.x.ndim)])
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(60))
 def test_one_plan_of_any_band(seed, tmp_path, sync):
     case = Case(seed)
     carrier = ("shared", "tasks", "disk")[seed % 3]

@@ -289,7 +289,7 @@ def test_wrong_arguments_are_named(
 
 
 def test_small_chunks_of_files_are_read_together(tmp_path):
-    x = band_limited((96, 64), 3, "f8")
+    x = band_limited((256, 64), 3, "f8")
     x[::5, ::7] = np.nan
     in_memory = da.from_array(x, chunks=(1, 64))
     in_memory.to_zarr(tmp_path / "x.zarr")

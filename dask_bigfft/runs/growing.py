@@ -223,6 +223,7 @@ class GrowingRun:
             "mfft": int(transform.mfft),
             "scale_to": self.request.slices.scale_to,
             "phase_shift": self.request.slices.phase_shift,
+            "dims": None if self.request.dims is None else list(self.request.dims),
             **self.own_arguments(),
         }
 

@@ -218,7 +218,6 @@ class SamplesRun(GrowingRun):
         dual_win = self.window.dual_win
         rows = [self.x.shape[axis] for axis in self._rows_in_source]
         return {
-            "dims": None if self.request.dims is None else list(self.request.dims),
             "f_axis": self.f_axis,
             "t_axis": self.t_axis,
             "dual_win": None if dual_win is None else described(dual_win),

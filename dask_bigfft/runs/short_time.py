@@ -224,7 +224,6 @@ class ShortTimeRun(GrowingRun):
         rows = [length for axis, length in enumerate(self.x.shape) if axis != self.axis]
         return {
             "axis": self.axis,
-            "dims": None if self.request.dims is None else list(self.request.dims),
             "padding": self.request.slices.padding,
             "detr": self.request.slices.detr,
             "source": f"{self.x.dtype} in rows {rows}",

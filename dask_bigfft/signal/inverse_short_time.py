@@ -199,6 +199,8 @@ class ParsedInverse:
         The spectra.
     transform : scipy.signal.ShortTimeFFT
         SciPy's description of the transform.
+    dual_window : ndarray
+        Window by which slices are multiplied.
     f_axis, t_axis : int
         Axes of the frequencies and of the slices, not negative.
     start, stop : int
@@ -212,6 +214,7 @@ class ParsedInverse:
 
     array: da.Array
     transform: "scipy.signal.ShortTimeFFT"
+    dual_window: Array
     f_axis: int
     t_axis: int
     start: int
@@ -247,7 +250,7 @@ class ParsedInverse:
         """Return what is computed of the slices of a block."""
         is_gpu = is_on_gpu(self.array._meta)
         return SamplesOfSpectra(
-            fft=slice_fft(self.transform, _parse_dual(self.transform)),
+            fft=slice_fft(self.transform, self.dual_window),
             dtype=self.dtype,
             tile_samples=GPU_TILE_SAMPLES if is_gpu else TILE_SAMPLES,
         )
@@ -305,7 +308,7 @@ def parse_arguments(
     (t_axis,) = parse_axes("t_axis", (choice.t_axis,), array.ndim)
     if f_axis == t_axis:
         raise_invalid("t_axis", choice.t_axis, f"another axis than f_axis={choice.f_axis}")
-    _parse_dual(transform)
+    dual_window = _parse_dual(transform)
     first, end, start, stop = _parse_samples(
         array.shape[f_axis],
         array.shape[t_axis],
@@ -316,6 +319,7 @@ def parse_arguments(
     return ParsedInverse(
         array,
         transform,
+        dual_window,
         f_axis,
         t_axis,
         start=int(start - origin),

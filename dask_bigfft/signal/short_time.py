@@ -312,7 +312,7 @@ def _read_blocks(
         axis=plan.axis,
         extent=extent,
         starts=plan.bounds[:-1],
-        lengths=plan.read_lengths,
+        counts=plan.read_lengths,
         padding=PADDINGS[choice.padding],
     )
     return blocks.array(plan.chunks)

@@ -59,33 +59,30 @@ class Extent:
 
 
 @dataclass(frozen=True, eq=False)
-class SliceBlocks:
-    """Blocks of samples for `dask.array.from_array`, end to end along the axis of the samples.
+class ReadBlocks:
+    """Blocks of a source for `dask.array.from_array`, end to end along an axis.
+
+    Two blocks may have values of the source in common.
 
     Parameters
     ----------
     reader : Reader
-        The record.
+        The source.
     axis : int
-        Axis of the samples.
-    extent : Extent
-        Samples of all slices.
-    starts, lengths : tuple of int
-        First sample of each block, counted from that of the first slice, and number of samples.
-    padding : mapping
-        Keywords of `numpy.pad`.
+        The axis.
     """
 
     reader: Reader
     axis: int
-    extent: Extent
-    starts: tuple[int, ...]
-    lengths: tuple[int, ...]
-    padding: Mapping[str, Any]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Length of each block along the axis."""
+        raise NotImplementedError
 
     @cached_property
     def places(self) -> tuple[int, ...]:
-        """Place of the first sample of each block in the array of all blocks, and its length."""
+        """Place of the start of each block in the array of all blocks, and its length."""
         return (0, *itertools.accumulate(self.lengths))
 
     @property
@@ -102,13 +99,50 @@ class SliceBlocks:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of the samples."""
+        """Dtype of the source."""
         return cast("np.dtype[Any]", self.reader.dtype)
+
+    def number_at(self, place: int) -> int:
+        """Return the number of the block that has a place in the array of all blocks."""
+        return bisect.bisect_right(self.places, place) - 1
+
+    def array(self, chunks: tuple[tuple[int, ...], ...]) -> da.Array:
+        """Return the lazy array of all blocks; `chunks` has any chunks along the axis."""
+        own_chunks = list(chunks)
+        own_chunks[self.axis] = self.lengths
+        return cast("da.Array", da.from_array(self, chunks=tuple(own_chunks), asarray=True))
+
+
+@dataclass(frozen=True, eq=False)
+class SliceBlocks(ReadBlocks):
+    """Blocks of the samples of a record, with padding before and behind it.
+
+    Parameters
+    ----------
+    reader, axis
+        The record, and the axis of its samples.
+    extent : Extent
+        Samples of all slices.
+    starts, counts : tuple of int
+        First sample of each block, counted from that of the first slice, and number of samples.
+    padding : mapping
+        Keywords of `numpy.pad`.
+    """
+
+    extent: Extent
+    starts: tuple[int, ...]
+    counts: tuple[int, ...]
+    padding: Mapping[str, Any]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of samples of each block."""
+        return self.counts
 
     def __getitem__(self, region: Region) -> Array:
         """Return the samples of some rows of one block."""
         cut = region[self.axis]
-        number = bisect.bisect_right(self.places, cut.start) - 1
+        number = self.number_at(cut.start)
         first = self.starts[number] + cut.start - self.places[number] - self.extent.before
         end = first + cut.stop - cut.start
         samples = allocate(tuple(cut.stop - cut.start for cut in region), self.dtype)
@@ -165,11 +199,5 @@ class SliceBlocks:
         return (*(slice(None) for _ in range(self.axis)), slice(start, stop))
 
     def __dask_tokenize__(self) -> tuple[str, str]:
-        numbers = (self.axis, vars(self.extent), self.starts, self.lengths, dict(self.padding))
+        numbers = (self.axis, vars(self.extent), self.starts, self.counts, dict(self.padding))
         return "dask_bigfft.SliceBlocks", tokenize(self.reader, numbers)
-
-    def array(self, row_chunks: tuple[tuple[int, ...], ...]) -> da.Array:
-        """Return the lazy array of all blocks; `row_chunks` has any chunks along the axis."""
-        chunks = list(row_chunks)
-        chunks[self.axis] = self.lengths
-        return cast("da.Array", da.from_array(self, chunks=tuple(chunks), asarray=True))

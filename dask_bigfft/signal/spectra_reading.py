@@ -13,19 +13,15 @@ Spectra of a file are read for each block with all slices that reach into it, so
 for another.
 """
 
-import bisect
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
 
-import dask.array as da
-import numpy as np
 from dask.base import tokenize
 
 from dask_bigfft.arrays import Array, Region
-from dask_bigfft.storage.sources import Reader
+from dask_bigfft.signal.slice_reading import ReadBlocks
 
 
 @dataclass(frozen=True)
@@ -124,59 +120,33 @@ class SampleBlocks:
 
 
 @dataclass(frozen=True, eq=False)
-class SpectraBlocks:
-    """Blocks of spectra for `dask.array.from_array`, end to end along the axis of the slices.
+class SpectraBlocks(ReadBlocks):
+    """Blocks of the slices of stored spectra.
 
     Parameters
     ----------
-    reader : Reader
-        The spectra.
-    axis : int
-        Axis of the slices.
+    reader, axis
+        The spectra, and the axis of their slices.
     slices : tuple of range
         Slices of each block. Those of two blocks may overlap.
     """
 
-    reader: Reader
-    axis: int
     slices: tuple[range, ...]
 
-    @cached_property
-    def places(self) -> tuple[int, ...]:
-        """Place of the first slice of each block in the array of all blocks, and its length."""
-        return (0, *itertools.accumulate(map(len, self.slices)))
-
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the array of all blocks."""
-        shape = list(self.reader.shape)
-        shape[self.axis] = self.places[-1]
-        return tuple(shape)
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return int(self.reader.ndim)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the spectra."""
-        return cast("np.dtype[Any]", self.reader.dtype)
+    def lengths(self) -> tuple[int, ...]:
+        """Number of slices of each block."""
+        return tuple(map(len, self.slices))
 
     def __getitem__(self, region: Region) -> Array:
         """Return some slices of one block."""
         cut = region[self.axis]
-        number = bisect.bisect_right(self.places, cut.start) - 1
+        number = self.number_at(cut.start)
         first = self.slices[number].start - self.places[number]
         cuts = list(region)
         cuts[self.axis] = slice(cut.start + first, cut.stop + first)
-        return self.reader[tuple(cuts)]
+        values: Array = self.reader[tuple(cuts)]
+        return values
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "dask_bigfft.SpectraBlocks", tokenize(self.reader, self.axis, self.slices)
-
-    def array(self, chunks: tuple[tuple[int, ...], ...]) -> da.Array:
-        """Return the lazy array of all blocks; `chunks` has any chunks along the axis."""
-        own_chunks = list(chunks)
-        own_chunks[self.axis] = tuple(map(len, self.slices))
-        return cast("da.Array", da.from_array(self, chunks=tuple(own_chunks), asarray=True))

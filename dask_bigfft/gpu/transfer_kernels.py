@@ -385,7 +385,8 @@ GROUP = 8
 def phases(index: Any, length: int, samples: range, dtype: np.dtype[Any]) -> Any:
     """Return exp(-2 pi i m k / N) for samples m in rows and frequencies k in columns.
 
-    Columns are added up to a multiple of `GROUP`; they have any values.
+    The number of columns is rounded up to a multiple of `GROUP`. No sum uses those behind the last
+    frequency.
 
     Parameters
     ----------

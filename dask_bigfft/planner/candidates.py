@@ -206,8 +206,8 @@ DEARER = 1.5
 #: Penalty of a plan whose blocks are twice as large as wanted.
 OVERSIZE = 0.5
 
-#: Bytes of a block's row, a page, below which it is narrow. FFTs across rows of 520 bytes take
-#: 1.5 times as long as across rows of 256 KiB (1 GiB, two threads).
+#: Rows of a block with fewer bytes, less than a page, are narrow. FFTs across rows of 520 bytes
+#: take 1.5 times as long as across rows of 256 KiB (1 GiB, two threads).
 NARROW_NBYTES = 4096
 
 

@@ -106,7 +106,7 @@ class ShortTimeArguments:
 
 
 def _refuse_other_names(dims: Any) -> None:
-    """Raise an error if names of dimensions are no tuple of different texts."""
+    """Raise an error unless names of dimensions are a tuple of different strings."""
     allowed = "a tuple of different names, one for each axis of the source"
     if not isinstance(dims, tuple):
         raise_invalid("dims", dims, allowed, kind=ArgumentTypeError)

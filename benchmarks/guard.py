@@ -3,8 +3,10 @@
 ``python -m benchmarks guard`` holds this tree against commit c3e018b, the state before the
 redesign, of which it makes a working tree in ``build``. Each process runs one row of this tree's
 `rows` with the package of its tree and caches of its own, which a first process of each tree fills
-that is not counted. A figure fails if the whole interval of its median ratio, after over before,
-lies above the bound: 1.05, or 1.10 for 64 blocks. The JSON is written after every row, and
+that is not counted. The two processes of a pair live at the same time and take turns, because the
+noise of a shared machine changes within seconds. Rows with a memory limit or on a GPU have one
+process after the other. A figure fails if the whole interval of its median ratio, after over
+before, lies above the bound: 1.05, or 1.10 for 64 blocks. The JSON is written after every row, and
 ``--resume`` goes on with the rows that it lacks. All rows take about three hours on two cores and
 40 GiB of the temporary folder; both trees use the last of ``--kernels``.
 Exit status 1: a figure failed, or a row did not give a right answer.
@@ -16,12 +18,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import core
+from benchmarks import core, problems
 from benchmarks.rows import ROWS
 
 BEFORE = "c3e018b"
@@ -29,6 +33,9 @@ SIDES = ("before", "after")
 
 #: Pairs below which no figure fails: their interval says too little.
 LEAST_PAIRS = 5
+
+#: Turns that a process may have after the other one of its pair has ended.
+MOST_TURNS = 4096
 
 
 #: What a process of each side returned.
@@ -70,12 +77,19 @@ class Guard:
             name: value for name, value in variables.items() if not name.startswith("DASK_BIGFFT")
         }
 
-    def call(self, side: str, row: str, prepare: bool = False) -> dict[str, Any]:
+    def call(
+        self,
+        side: str,
+        row: str,
+        prepare: bool = False,
+        more_environment: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
         """Return the answer of a process that runs or prepares a row on one of the trees."""
+        environment = self.environment(side) | dict(more_environment or {})
         task = self.task | {"folder": str(self.folder / "files")}
         command = ["-P", "-m", "benchmarks.rows", json.dumps([row, task, prepare])]
         limit = 0 if prepare else ROWS[row].limit
-        answer = core.child(command, self.environment(side), limit=limit)
+        answer = core.child(command, environment, limit=limit)
         if "error" in answer:
             return answer
         if Path(answer["package"]).resolve() != self.trees[side].resolve():
@@ -85,7 +99,30 @@ class Guard:
     def pair(self, number: int, row: str) -> Pair:
         """Run a row on both trees; the order changes from pair to pair."""
         order = SIDES if number % 2 == 0 else SIDES[::-1]
-        return {side: self.call(side, row) for side in order}
+        if ROWS[row].limit or ROWS[row].gpu:
+            return {side: self.call(side, row) for side in order}
+        return self.call_in_turns(order, row)
+
+    def call_in_turns(self, order: Sequence[str], row: str) -> Pair:
+        """Return the answers of two processes that take turns in a row, see `problems.Turns`."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as name, ExitStack() as stack:
+            pipes: dict[str, int] = {}
+            for side in order:
+                os.mkfifo(Path(name, side))
+                pipes[side] = os.open(Path(name, side), os.O_RDWR)
+                stack.callback(os.close, pipes[side])
+
+            def call(side: str, other: str) -> dict[str, Any]:
+                paths = os.pathsep.join([f"{name}/{side}", f"{name}/{other}"])
+                try:
+                    return self.call(side, row, more_environment={problems.TURNS: paths})
+                finally:  # the other one waits for this one no longer
+                    os.write(pipes[other], b"." * MOST_TURNS)
+
+            os.write(pipes[order[0]], b".")
+            with ThreadPoolExecutor(len(order)) as pool:
+                answers = pool.map(call, order, order[::-1])
+                return dict(zip(order, answers, strict=True))
 
     def row(self, row: str, pairs: int) -> dict[str, Any]:
         """Run all pairs of a row; return its summary."""

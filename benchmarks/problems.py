@@ -439,6 +439,54 @@ def at_once(work: Callable[[Any], Any], items: Iterable[Any], most: int = 64) ->
         return list(pool.map(work, items))
 
 
+# --- turns of two processes -----------------------------------------------------------------
+
+#: Variable with the paths of two named pipes: that of this process and that of the other one.
+TURNS = "BENCHMARKS_TURNS"
+
+
+class Turns:
+    """Turns of two processes that live at the same time, of which one works and the other waits.
+
+    Both then meet the same noise of the machine, which changes within seconds. A byte in the pipe
+    of a process is its turn.
+
+    Parameters
+    ----------
+    own, other : path
+        Named pipes of this process and of the other one, which exist.
+    """
+
+    def __init__(self, own: str | Path, other: str | Path) -> None:
+        # A pipe that is open for both does not wait for the other process to open it.
+        self.own, self.other = (os.open(path, os.O_RDWR) for path in (own, other))
+
+    @classmethod
+    def of_environment(cls) -> "Turns | None":
+        """Return the turns that the variable `TURNS` names, None if this process works alone."""
+        paths = os.environ.get(TURNS)
+        return cls(*paths.split(os.pathsep)) if paths else None
+
+    def take(self) -> None:
+        """Wait for a turn of this process."""
+        os.read(self.own, 1)
+
+    def change(self) -> None:
+        """Let the other process have a turn, and wait for the next one of this process."""
+        os.write(self.other, b".")
+        self.take()
+
+
+#: Turns of this process, if it has another one beside it.
+turns_of_processes = Turns.of_environment()
+
+
+def change_turns() -> None:
+    """Let the other process of a pair have its turn; do nothing in a process that works alone."""
+    if turns_of_processes is not None:
+        turns_of_processes.change()
+
+
 # --- measuring ------------------------------------------------------------------------------
 
 
@@ -457,11 +505,13 @@ def alternate(
 ) -> dict[str, list[float]]:
     """Return the seconds of several calls that take turns; each turn begins with another one.
 
-    What `before` has of the same name is called before a call, outside of the clock.
+    What `before` has of the same name is called before a call, outside of the clock. Another
+    process that shares `Turns` with this one has its turn before each of these.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
     names = list(works)
     for turn in range(turns):
+        change_turns()
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             if before and name in before:

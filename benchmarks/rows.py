@@ -304,6 +304,7 @@ def planning(blocks: int, task: Task) -> Measurement:
     figures: dict[str, list[float]] = {"plan": [], "graph": []}
     missing = 0
     for turn in range(1 + PLANNING_TURNS * task.repeat):
+        problems.change_turns()
         memory_limit = (1 << 40) - turn * problems.MIB
         call = partial(fft.fft, x, memory_limit=memory_limit, kernel=task.kernel)
         seconds_of_call, y = problems.seconds_of(call)
@@ -840,4 +841,6 @@ def answered(name: str, fields: dict[str, Any], prepare: bool = False) -> dict[s
 
 
 if __name__ == "__main__":
+    if problems.turns_of_processes is not None:
+        problems.turns_of_processes.take()
     print(json.dumps(answered(*json.loads(sys.argv[1]))))

@@ -15,6 +15,7 @@ Exit status 1: a figure failed, or a row did not give a right answer.
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -153,21 +154,34 @@ def failure_of(pairs: Sequence[Pair]) -> str | None:
     return None
 
 
+def of_turns(figure: float | list[float]) -> list[float]:
+    """Return the values of each turn of a figure of a process."""
+    return figure if isinstance(figure, list) else [figure]
+
+
 def compared(
-    before: Sequence[float],
-    after: Sequence[float],
+    before: Sequence[list[float]],
+    after: Sequence[list[float]],
     bound: float,
 ) -> dict[str, Any]:
-    """Return the medians of a figure on both sides, their ratio, and the verdict."""
-    ratio = core.ratio(after, before)
+    """Return the medians of a figure on both sides, their ratio, and the verdict.
+
+    Turns of a pair are compared with each other, because one follows the other at once. The
+    interval is that of the pairs.
+    """
+    ratios = [
+        statistics.median(second / first for first, second in zip(*turns, strict=True))
+        for turns in zip(before, after, strict=True)
+    ]
+    ratio = core.ratio(ratios, [1.0] * len(ratios))
     verdict = "open"
     if ratio["high"] <= bound:
         verdict = "ok"
     elif ratio["low"] > bound and len(before) >= LEAST_PAIRS:
         verdict = "slower"
     return {
-        "before": core.median(before),
-        "after": core.median(after),
+        "before": statistics.median(map(statistics.median, before)),
+        "after": statistics.median(map(statistics.median, after)),
         **ratio,
         "verdict": verdict,
     }
@@ -191,8 +205,8 @@ def summary(pairs: Sequence[Pair], bound: float) -> dict[str, Any]:
     answers = [*before, *after]
     figures = {}
     for name in common_figures(answers):
-        values_before = [answer["figures"][name] for answer in before]
-        values_after = [answer["figures"][name] for answer in after]
+        values_before = [of_turns(answer["figures"][name]) for answer in before]
+        values_after = [of_turns(answer["figures"][name]) for answer in after]
         figures[name] = compared(values_before, values_after, bound)
     verdicts = [figure["verdict"] for figure in figures.values()]
     row: dict[str, Any] = {"ok": "slower" not in verdicts, "bound": bound}

@@ -60,7 +60,8 @@ class Task:
         self.folder = Path(self.folder)  # JSON has text
 
 
-Figures = dict[str, float]
+#: Figures of a row, smaller is better: one number, or that of each turn.
+Figures = dict[str, float | list[float]]
 Measurement = tuple[Figures, dict[str, Any]]
 
 
@@ -105,8 +106,8 @@ def in_memory(problem: Problem, task: Task) -> Measurement:
     times = alternate({"persist": y.persist, "compute": y.compute}, task.repeat)
     check = worst([check, truth.check(y.compute())])
     return {
-        "persist": statistics.median(times["persist"]),
-        "compute": statistics.median(times["compute"]),
+        "persist": times["persist"],
+        "compute": times["compute"],
         "compute / persist": problems.median_ratio(times["compute"], times["persist"]),
         "peak bytes": float(peak),
     }, check
@@ -192,7 +193,7 @@ def convolution(samples: int, task: Task) -> Measurement:
     check = problems.check_convolution(x, y, result)
     del result
     times = alternate({"persist": work}, task.repeat)
-    return {"persist": statistics.median(times["persist"]), "peak bytes": float(peak)}, check
+    return {"persist": times["persist"], "peak bytes": float(peak)}, check
 
 
 # --- larger than memory ---------------------------------------------------------------------
@@ -301,7 +302,8 @@ def planning(blocks: int, task: Task) -> Measurement:
     """
     block = max(1 << 10, int(PLANNED_BLOCK * task.scale))
     x = da.zeros(blocks * block, chunks=block, dtype="c8")
-    figures: dict[str, list[float]] = {"plan": [], "graph": []}
+    plan_seconds: list[float] = []
+    graph_seconds: list[float] = []
     missing = 0
     for turn in range(1 + PLANNING_TURNS * task.repeat):
         problems.change_turns()
@@ -312,10 +314,10 @@ def planning(blocks: int, task: Task) -> Measurement:
         missing += sum(key not in graph for key in dask.core.flatten(y.__dask_keys__()))
         if turn == 0:  # imports, and reads measured speeds
             continue
-        figures["plan"].append(seconds_of_call)
-        figures["graph"].append(seconds_of_graph)
+        plan_seconds.append(seconds_of_call)
+        graph_seconds.append(seconds_of_graph)
     check = {"ok": missing == 0 and y.shape == x.shape, "tasks": len(graph)}
-    return {name: statistics.median(seconds) for name, seconds in figures.items()}, check
+    return {"plan": plan_seconds, "graph": graph_seconds}, check
 
 
 def tasks_of(array: da.Array) -> dict[Any, Any]:
@@ -471,7 +473,7 @@ def by_p2p(problem: Problem, workers: int, task: Task) -> Measurement:
     with on_workers(problem, workers, kernel=task.kernel, folder=task.folder) as array:
         alternate({"seconds": array.transform}, 2)
         times = alternate({"seconds": array.transform}, task.repeat)
-    return {"seconds": statistics.median(times["seconds"])}, array.check
+    return {"seconds": times["seconds"]}, array.check
 
 
 # --- GPU --------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from dask_bigfft.errors import (
     ArgumentTypeError,
     parse_choice,
     parse_count,
-    parse_flag,
     raise_invalid,
 )
 from dask_bigfft.signal.arguments import ConvolutionOptions, SignalOptions
@@ -44,9 +43,9 @@ from dask_bigfft.xarray.arrays import (
 )
 from dask_bigfft.xarray.coordinates import Samples, samples_of
 from dask_bigfft.xarray.keywords import knows_keywords
+from dask_bigfft.xarray.metres import samples_along
 from dask_bigfft.xarray.missing import with_nan_warning
 from dask_bigfft.xarray.spectra import aligned, averaged
-from dask_bigfft.xarray.units import unit_symbol
 
 __all__ = [
     "bandpass",
@@ -71,9 +70,6 @@ __all__ = [
 #: A period with its unit; pandas' durations are Python's.
 Duration = np.timedelta64 | timedelta
 
-#: Metres in a degree of latitude, on a sphere of radius 6,371 km.
-METRES_PER_DEGREE = 6_371_000 * math.pi / 180
-
 #: Modes of padding.
 Mode = Literal["constant", "edge", "linear_ramp", "reflect", "symmetric", "wrap"]
 
@@ -84,49 +80,9 @@ PAD_WIDTH = "pad_width"
 # --- distances ------------------------------------------------------------------------------
 
 
-def _is_along(array: xr.DataArray, dim: Hashable, direction: str) -> bool:
-    """Return True for a dimension of degrees north or east: by its unit, or else by its name."""
-    if dim not in array.coords:
-        return False
-    coordinate = array.coords[dim]
-    units = str(coordinate.attrs.get("units", "")).lower()
-    names = {"north": ("lat", "latitude"), "east": ("lon", "longitude")}
-    return direction in units or str(dim).lower() in names[direction]
-
-
-def _distance_in_metres(array: xr.DataArray, dim: Hashable) -> float:
-    """Return the distance of two samples in metres. Degrees east are those of the middle latitude.
-
-    Raises
-    ------
-    ArgumentError
-        For a dimension whose coordinate tells no length.
-    """
-    samples = samples_of(array, dim)
-    distance = abs(samples.spacing)
-    units = "" if samples.units is None else unit_symbol(samples.units)
-    if units == "m":
-        return distance
-    if units == "km":
-        return distance * 1000.0
-    if _is_along(array, dim, "north"):
-        return distance * METRES_PER_DEGREE
-    others = [name for name in array.dims if name != dim]
-    latitudes = [name for name in others if _is_along(array, name, "north")]
-    if _is_along(array, dim, "east") and len(latitudes) == 1:
-        degrees = array.coords[latitudes[0]].values
-        middle = math.radians(float(degrees.min() + degrees.max()) / 2)
-        return distance * METRES_PER_DEGREE * math.cos(middle)
-    allowed = f"False: dimension {dim} has no coordinate in metres, kilometres or degrees north, "
-    allowed += "or in degrees east beside one in degrees north"
-    raise_invalid("metres", True, allowed)
-
-
 def _distances(array: xr.DataArray, dims: Sequence[Hashable], metres: Any) -> list[float]:
     """Return the distance of two samples along each dimension."""
-    if parse_flag("metres", metres):
-        return [_distance_in_metres(array, dim) for dim in dims]
-    return [abs(samples_of(array, dim).spacing) for dim in dims]
+    return [abs(own.spacing) for own in samples_along(array, dims, metres).values()]
 
 
 def _sign(array: xr.DataArray, dim: Hashable) -> float:
@@ -1189,6 +1145,7 @@ def coherence(
     noverlap: int | None = None,
     nfft: int | None = None,
     detrend: Any = "constant",
+    metres: bool = False,
     **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
     """Return the squared coherence of two arrays along a dimension, from 0 to 1.
@@ -1197,7 +1154,7 @@ def coherence(
     ----------
     array, other : xarray.DataArray
         Of the same dimensions and coordinates.
-    dim, window, nperseg, noverlap, nfft, detrend, chunks, ..., planner
+    dim, window, nperseg, noverlap, nfft, detrend, metres, chunks, ..., planner
         As for `welch`.
 
     Returns
@@ -1215,6 +1172,7 @@ def coherence(
         signal.coherence,
         aligned(array, other),
         dim,
+        metres,
         options,
         window=window,
         nperseg=nperseg,
@@ -1238,6 +1196,7 @@ def transfer_function(
     nfft: int | None = None,
     detrend: Any = "constant",
     estimator: Literal["H1", "H2"] = "H1",
+    metres: bool = False,
     **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
     """Return the response of a linear system along a dimension, from its input and output.
@@ -1246,7 +1205,7 @@ def transfer_function(
     ----------
     array, other : xarray.DataArray
         Input and output, of the same dimensions and coordinates.
-    dim, window, nperseg, noverlap, nfft, detrend, chunks, ..., planner
+    dim, window, nperseg, noverlap, nfft, detrend, metres, chunks, ..., planner
         As for `welch`.
     estimator : {"H1", "H2"}
         See `dask_bigfft.signal.transfer_function`.
@@ -1266,6 +1225,7 @@ def transfer_function(
         signal.transfer_function,
         aligned(array, other),
         dim,
+        metres,
         options,
         window=window,
         nperseg=nperseg,

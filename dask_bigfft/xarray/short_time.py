@@ -287,7 +287,7 @@ def spectrogram(
         keywords,
     )
     scaling = "density" if scale_to == "psd" else "spectrum"
-    spectra.attrs = squared_units([array], {name: samples_of(array, name)}, scaling)
+    spectra.attrs = squared_units([array], [samples_of(array, name).frequency_units], scaling)
     return spectra
 
 

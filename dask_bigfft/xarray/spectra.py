@@ -27,8 +27,9 @@ from dask_bigfft.xarray.arrays import (
     with_numbered_chunks,
 )
 from dask_bigfft.xarray.attributes import ARRAY_ATTRS, ONESIDED, RECORD, attrs_as_text
-from dask_bigfft.xarray.coordinates import PREFIX, Samples, samples_of
+from dask_bigfft.xarray.coordinates import PREFIX, Samples
 from dask_bigfft.xarray.keywords import knows_keywords
+from dask_bigfft.xarray.metres import samples_along
 from dask_bigfft.xarray.units import same_unit, unit_symbol
 
 __all__ = [
@@ -42,16 +43,17 @@ __all__ = [
 
 def squared_units(
     arrays: Sequence[xr.DataArray],
-    samples: Mapping[Hashable, Samples],
+    frequency_units: Sequence[str | None],
     scaling: str,
 ) -> dict[str, Any]:
-    """Return the attributes of a squared spectrum; its unit is left out if one is unknown."""
+    """Return the attributes of a squared spectrum; its unit is left out if one is unknown.
+
+    A density is divided by the unit of the frequencies of each dimension.
+    """
     attrs = {key: value for key, value in arrays[0].attrs.items() if key != "units"}
     first = arrays[0].attrs.get("units")
     second = arrays[-1].attrs.get("units")
-    divisors = []
-    if scaling == "density":
-        divisors = [own.frequency_units for own in samples.values()]
+    divisors = frequency_units if scaling == "density" else []
     if first is None or second is None or None in divisors:
         return attrs
     product = f"({first})^2" if same_unit(str(first), str(second)) else f"({first})({second})"
@@ -79,7 +81,8 @@ def _labelled(
         samples,
         shifted,
     )
-    spectrum.attrs = squared_units(arrays, samples, scaling)
+    units = [own.frequency_units for own in samples.values()]
+    spectrum.attrs = squared_units(arrays, units, scaling)
     for dim in places:
         attrs = spectrum[f"{PREFIX}{dim}"].attrs
         attrs[ARRAY_ATTRS] = attrs_as_text(spectrum.attrs)
@@ -129,6 +132,7 @@ def _spectrum(
     detrend: Detrend,
     window: WindowName,
     window_correction: bool,
+    metres: bool,
     keywords: dict[str, Any],
 ) -> tuple[dict[Hashable, Samples], Any]:
     """Return samples by dimension, with the halved one last, and the spectrum by `work`."""
@@ -151,7 +155,7 @@ def _spectrum(
         sources.append(source.array)
     if mask is not None:
         keywords = {**keywords, "mask": source.mask, "windows": source.windows}
-    samples = {name: samples_of(arrays[0], name) for name in dims}
+    samples = samples_along(arrays[0], dims, metres)
     distances = [abs(own.spacing) for own in samples.values()]
     renamed = {name: f"{PREFIX}{name}" for name in dims}
     data = called_along(
@@ -234,6 +238,7 @@ def averaged(
     work: Callable[..., Any],
     arrays: Sequence[xr.DataArray],
     dim: Dims,
+    metres: bool,
     options: Mapping[str, Any],
     **keywords: Any,
 ) -> xr.DataArray:
@@ -247,6 +252,8 @@ def averaged(
         Arrays of the same dimensions.
     dim
         The dimension.
+    metres
+        True for frequencies in cycles per metre.
     options, **keywords
         Keywords of the function. `chunks` may name dimensions.
     """
@@ -254,7 +261,7 @@ def averaged(
     if len(dims) > 1:
         raise_invalid("dim", dims, "one dimension")
     name = dims[0]
-    own = samples_of(arrays[0], name)
+    own = samples_along(arrays[0], dims, metres)[name]
     after = [f"{PREFIX}{old}" if old == name else old for old in arrays[0].dims]
     frequencies, data = work(
         *(array.data for array in arrays),
@@ -293,6 +300,7 @@ def power_spectrum(
     window_correction: bool = False,
     onesided: bool = True,
     mask: Any = None,
+    metres: bool = False,
     **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
     """Return the power spectrum along some dimensions.
@@ -326,6 +334,10 @@ def power_spectrum(
         weight of a known value is the square of the window there: the spectrum is divided by the
         weight of the known values over that of all. So white noise has the same expected power as
         without a mask, whatever part of the window the mask hides.
+    metres : bool
+        True for frequencies in cycles per metre, along coordinates in degrees north and east, in
+        metres or in kilometres. Degrees east are as long as at the middle latitude of the array.
+        The default is False.
     chunks, ..., planner
         `chunks` (a mapping may name dimensions), `memory_limit`, `verify` and the other options of
         `dask_bigfft.signal.power_spectrum`.
@@ -359,6 +371,7 @@ def power_spectrum(
         detrend,
         window,
         window_correction,
+        metres,
         {**options, "onesided": onesided, "mask": mask_of(mask, array)},
     )
     return _squared(
@@ -384,6 +397,7 @@ def cross_spectrum(
     window: WindowName = None,
     window_correction: bool = False,
     onesided: bool = True,
+    metres: bool = False,
     **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
     """Return the cross spectrum of two arrays: the conjugate of the first spectrum times the other.
@@ -416,6 +430,7 @@ def cross_spectrum(
         detrend,
         window,
         window_correction,
+        metres,
         {**options, "onesided": onesided},
     )
     return _squared(
@@ -439,14 +454,16 @@ def isotropic_power_spectrum(
     window: WindowName = None,
     window_correction: bool = False,
     mask: Any = None,
+    metres: bool = False,
     **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
     """Return the mean of the power spectrum over all directions.
 
     Parameters
     ----------
-    array, dim, scaling, detrend, window, window_correction, mask, chunks, ..., planner
-        As for `power_spectrum`. The coordinates of all dimensions have the same unit.
+    array, dim, scaling, detrend, window, window_correction, mask, metres, chunks, ..., planner
+        As for `power_spectrum`. The coordinates of all dimensions have the same unit, unless
+        `metres` is true.
     bins : sequence of float, optional
         Rising edges of the bins of frequencies, see `dask_bigfft.signal.radial_power_spectrum`.
 
@@ -478,6 +495,7 @@ def isotropic_power_spectrum(
         detrend,
         window,
         window_correction,
+        metres,
         {**options, "bins": bins, "mask": mask_of(mask, array)},
     )
     unit = _common_unit(samples)
@@ -488,7 +506,7 @@ def isotropic_power_spectrum(
     new_dim = f"{PREFIX}r"
     radius = xr.Variable((new_dim,), radii[0], attrs)
     isotropic = rebuilt(template, data, {last: (new_dim, radius)})
-    isotropic.attrs = squared_units([array], samples, scaling)
+    isotropic.attrs = squared_units([array], [unit] * len(samples), scaling)
     return isotropic
 
 
@@ -505,6 +523,7 @@ def welch(
     return_onesided: bool = True,
     scaling: Scaling = "density",
     average: Average = "mean",
+    metres: bool = False,
     **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
     """Return the power spectrum along a dimension, averaged over segments.
@@ -517,6 +536,8 @@ def welch(
         The dimension; by default the only one.
     window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, average
         See `scipy.signal.welch`. The sampling rate is that of the coordinate.
+    metres
+        As for `power_spectrum`.
     chunks, ..., planner
         `chunks` (a mapping may name dimensions), `memory_limit` and the other options of
         `dask_bigfft.signal.welch`.
@@ -536,6 +557,7 @@ def welch(
         signal.welch,
         [array],
         dim,
+        metres,
         {**options},
         window=window,
         nperseg=nperseg,
@@ -562,6 +584,7 @@ def csd(
     return_onesided: bool = True,
     scaling: Scaling = "density",
     average: Average = "mean",
+    metres: bool = False,
     **options: Unpack[SignalOptions],
 ) -> xr.DataArray:
     """Return the cross spectrum along a dimension, averaged over segments.
@@ -587,6 +610,7 @@ def csd(
         signal.csd,
         aligned(array, other),
         dim,
+        metres,
         options,
         window=window,
         nperseg=nperseg,

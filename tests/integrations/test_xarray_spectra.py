@@ -196,6 +196,89 @@ def test_other_objects_than_arrays_are_refused_by_name(function):
             function(a, unlike, "x")
 
 
+# --- grids of degrees in metres ---------------------------------------------------------------
+
+
+def on_degrees(values, chunks=None):
+    """Values on an even grid whose latitudes descend from 41.9 to 40 degrees."""
+    north = {"units": "degrees_north"}
+    east = {"units": "degrees_east"}
+    coords = {
+        "lat": ("lat", 41.9 - 0.1 * np.arange(20), north),
+        "lon": ("lon", 5 + 0.2 * np.arange(30), east),
+    }
+    array = xr.DataArray(values, coords, ("lat", "lon"), "T", {"units": "K"})
+    return array if chunks is None else array.chunk(chunks)
+
+
+def assigned_metres(array):
+    """The same array with coordinates in metres by hand: a step of longitude is that at 40.95."""
+    degree = 6_371_000 * np.pi / 180
+    metres = {"units": "m"}
+    return array.assign_coords(
+        lat=("lat", array.lat.values * degree, metres),
+        lon=("lon", array.lon.values * degree * np.cos(np.deg2rad(40.95)), metres),
+    )
+
+
+#: Spectra of one array, or of two, with their arguments.
+SPECTRA_IN_METRES = {
+    "power_spectrum": {"dim": ["lat", "lon"], "window": "hann", "window_correction": True},
+    "isotropic_power_spectrum": {"dim": ["lat", "lon"], "detrend": "constant"},
+    "cross_spectrum": {"dim": ["lat", "lon"], "shift": True},
+    "welch": {"dim": "lon", "nperseg": 10},
+    "csd": {"dim": "lat", "nperseg": 10},
+    "coherence": {"dim": "lon", "nperseg": 10},
+    "transfer_function": {"dim": "lat", "nperseg": 10},
+}
+
+
+@pytest.mark.parametrize("name", SPECTRA_IN_METRES)
+@pytest.mark.parametrize("chunks", [None, {"lat": 7, "lon": 12}])
+def test_spectra_on_degrees_in_metres(name, chunks):
+    """Values, frequencies and units are those of coordinates in metres."""
+    values = RNG.standard_normal((2, 20, 30))
+    arguments = SPECTRA_IN_METRES[name]
+    arrays = [on_degrees(value, chunks) for value in values]
+    if name in ("power_spectrum", "isotropic_power_spectrum", "welch"):
+        arrays = arrays[:1]
+    by_hand = [assigned_metres(array) for array in arrays]
+    spectrum = getattr(bx, name)(*arrays, metres=True, **arguments)
+    expected = getattr(bx, name)(*by_hand, **arguments)
+    others = [dim for dim in spectrum.dims if not str(dim).startswith("freq_")]
+    xr.testing.assert_allclose(spectrum.drop_vars(others), expected.drop_vars(others), rtol=1e-9)
+    assert spectrum.attrs == expected.attrs
+    in_degrees = getattr(bx, name)(*arrays, **arguments)
+    for dim in set(spectrum.dims) - set(others):
+        assert spectrum[dim].units == "1/m"
+        assert not spectrum[dim].equals(in_degrees[dim])
+    for dim in others:
+        assert spectrum[dim].equals(arrays[0][dim])
+
+
+def test_degrees_and_kilometres_of_one_array_are_both_in_metres():
+    lat = on_degrees(np.ones((20, 30))).lat
+    a = field(CHUNKS).assign_coords(y=("y", lat.values, lat.attrs))
+    power = a.bigfft.power_spectrum(["y", "x"], metres=True)
+    np.testing.assert_allclose(power.freq_x, np.fft.rfftfreq(27, -2000.0))
+    assert power.units == "(K)^2/(1/m)/(1/m)"
+
+
+@pytest.mark.parametrize("name", ["power_spectrum", "isotropic_power_spectrum", "welch"])
+def test_dimensions_without_a_length_are_refused_in_metres(name):
+    for a in (field(CHUNKS), on_units({"units": "km"}, {"units": "degrees_east"})):
+        dim = "time" if "time" in a.dims else "x"
+        with pytest.raises(ArgumentError, match=rf"^`metres`=True .*dimension {dim} "):
+            getattr(a.bigfft, name)(dim, metres=True)
+    with pytest.raises(ArgumentTypeError, match=r"^`metres`=1 "):
+        getattr(on_degrees(np.ones((20, 30))).bigfft, name)("lon", metres=1)
+
+
+def test_a_density_over_rings_of_degrees_has_the_unit_of_its_frequencies():
+    rings = on_degrees(np.ones((20, 30))).bigfft.isotropic_power_spectrum()
+    assert (rings.units, rings.freq_r.units) == ("(K)^2/(1/degree)/(1/degree)", "1/degree")
+
+
 # --- trends of known values -----------------------------------------------------------------
 
 

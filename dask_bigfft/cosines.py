@@ -522,9 +522,10 @@ def _by_waves(
 ) -> Any:
     """Return the transform of an axis as the sum of its definition.
 
-    Bluestein's algorithm exchanges as many bytes as a real FFT of as many points without a useful
-    split. On GPUs it is an FFT of a whole period.
+    A length that has no useful split is done by Bluestein's algorithm, which exchanges no more than
+    a real FFT would. On GPUs the sum is an FFT of a whole period.
     """
+    # `plan.waves` is half the sum.
     values = _with_ends(a, plan, axis, 2, out=False)
     if is_on_gpu(a._meta):
         window = (0, plan.length)

@@ -11,6 +11,7 @@ from dask_bigfft.transforms.spec import COSINES, TRANSFORMS
 if TYPE_CHECKING:
     from dask_bigfft.signal.segment_plan import OverlapAddPlan, SegmentPlan
 
+#: Names of `TRANSFORMS`.
 TransformName = Literal[
     "fft",
     "ifft",

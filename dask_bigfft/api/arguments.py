@@ -144,7 +144,8 @@ def _lazy_array(a: Any) -> da.Array:
     """Return a dask array of an array-like, with a copy of what is in memory.
 
     `dask.array.from_array` copies, too, in one thread, which takes 0.3 s for 1 GiB: most of it are
-    page faults. Several threads copy large arrays here.
+    page faults. Several threads copy large arrays here. They do so for real and complex numbers
+    in native byte order, of which transforms need no converted copy.
     """
     name = f"bigfft_input-{uuid.uuid4().hex}"
     is_plain = type(a) is np.ndarray and a.dtype.kind in "fc" and a.dtype.isnative
@@ -467,7 +468,8 @@ def parse_chunks(
     ----------
     chunks
         ``"auto"``, ``"preserve"``, any dask chunks, or a mapping of axes to chunks (the other axes
-        are preserved).
+        are preserved). None is the setting. As in dask's `rechunk`, None for an axis preserves its
+        chunks.
     before
         Chunks of the input.
     shape, dtype
@@ -482,6 +484,8 @@ def parse_chunks(
     requested = chunks
     if isinstance(chunks, Mapping):
         requested = _chunks_of_all_axes(chunks, preserved)
+    elif isinstance(chunks, tuple | list) and len(chunks) == len(shape):
+        requested = _with_preserved(chunks, preserved)
     return normalized_chunks(
         chunks,
         requested,
@@ -497,7 +501,15 @@ def _chunks_of_all_axes(chunks: Mapping[Any, Any], preserved: Chunks) -> tuple[A
     if not all(is_int(axis) and -ndim <= axis < ndim for axis in chunks):
         raise_invalid("chunks", chunks, f"axes {-ndim}..{ndim - 1}")
     chunks_by_axis = {axis % ndim: axis_chunks for axis, axis_chunks in chunks.items()}
-    return tuple(chunks_by_axis.get(axis, own) for axis, own in enumerate(preserved))
+    if len(chunks_by_axis) < len(chunks):
+        raise_invalid("chunks", chunks, "every axis at most once")
+    return _with_preserved([chunks_by_axis.get(axis) for axis in range(ndim)], preserved)
+
+
+def _with_preserved(chunks: Sequence[Any], preserved: Chunks) -> tuple[Any, ...]:
+    """Return the chunks of each axis, which are preserved where they are None."""
+    pairs = zip(chunks, preserved, strict=True)
+    return tuple(own if axis_chunks is None else axis_chunks for axis_chunks, own in pairs)
 
 
 def normalized_chunks(

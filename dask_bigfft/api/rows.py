@@ -34,8 +34,8 @@ class RowCall:
         argument at the same places.
     arguments : mapping
         Its other arguments by name, without `chunks`.
-    axes : tuple of int
-        Axes that are not those of rows.
+    sliceable_axes : tuple of int
+        Axes that are not those of rows. A slice along them is one of the array, too.
     settings : mapping
         Settings of the package at the time of the call.
     number : int or None
@@ -44,7 +44,7 @@ class RowCall:
 
     function: Callable[..., Any]
     arguments: Mapping[str, Any]
-    axes: tuple[int, ...]
+    sliceable_axes: tuple[int, ...]
     settings: Mapping[str, Any]
     number: int | None = None
 
@@ -64,7 +64,7 @@ class RowCall:
         """
         before = [WHOLE] * y.ndim
         after = [*index, *[WHOLE] * (y.ndim - len(index))]
-        for axis in self.axes:
+        for axis in self.sliceable_axes:
             axis_cut = slice_and_index(after[axis], y.shape[axis])
             before[axis] = axis_cut.pushed
             after[axis] = axis_cut.after
@@ -93,6 +93,9 @@ def row_call(
 ) -> RowCall | None:
     """Return a call of a function of rows; None if slices of its result are made of all rows.
 
+    They are if the array is not of dask-array or is on a GPU, if the call names no axes, and if an
+    argument has other values for each row.
+
     Parameters
     ----------
     function, signature
@@ -111,8 +114,9 @@ def row_call(
     if named_axes is None or not is_of_dask_array(x) or is_on_gpu(x._meta):
         return None
     row_axes = parse_axes("axes", parse_several("axes", named_axes), x.ndim)
-    axes = tuple(axis for axis in range(x.ndim) if axis not in row_axes)
-    if not all(_is_same_for_rows(arguments.get(name), x.ndim, axes) for name in by_row):
+    sliceable_axes = tuple(axis for axis in range(x.ndim) if axis not in row_axes)
+    values_by_row = [arguments.get(name) for name in by_row]
+    if not all(_is_same_for_rows(values, x.ndim, sliceable_axes) for values in values_by_row):
         return None
     arguments.pop("chunks", None)
     arguments.pop("planner", None)
@@ -122,7 +126,7 @@ def row_call(
     return RowCall(
         function,
         arguments,
-        axes,
+        sliceable_axes,
         settings,
     )
 

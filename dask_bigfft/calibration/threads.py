@@ -51,7 +51,8 @@ _measuring = threading.Lock()
 #: Seconds after which the remaining libraries run each problem only once.
 LATE_SECONDS = 12.0
 
-#: Number of problems for libraries besides the most important one.
+#: Number of problems for other libraries than the most important one, and for all of them in
+#: complex64.
 FEW_PROBLEMS = 5
 
 #: Name of a library and a dtype.
@@ -101,7 +102,8 @@ def problems(
     threads : int
         Threads of the machine, which the numbers of blocks follow.
     few : bool
-        True for the first `FEW_PROBLEMS`, which every library but the first one runs.
+        True for the first `FEW_PROBLEMS` alone: those of all libraries but the first, and of
+        complex64.
 
     Examples
     --------
@@ -118,7 +120,7 @@ def problems(
         Problem("fftn", (elements // 1000 * 1000,), 8 * threads, (0,)),
         Problem("fftn", (cube, cube, cube), 4 * threads, (0, 1, 2)),
         Problem("fftn", (threads, side, max(2, elements // side // threads)), threads, (1, 2)),
-        # The others are for the first library alone.
+        # The others are for the first library alone, in complex128.
         Problem("fftn", plane, min(16 * threads, side), (0, 1)),
         Problem("fftn", (elements,), 2 * threads, (0,)),
         Problem("fftn", (column, 48), 8 * threads, (0, 1)),
@@ -209,7 +211,9 @@ def thread_prices(
     runs: list[Trial] = []
     rates: dict[Library, float] = {}
     compile_at_once()
-    pool = ThreadPoolExecutor(threads)  # not shut down, as tasks of other threads may use it
+    # dask's settings are global, so other threads may have begun to use the pool when it is no
+    # longer the setting: it is not shut down.
+    pool = ThreadPoolExecutor(threads)
     with _measuring, dask.config.set(scheduler="threads", pool=pool):
         for dtype in DTYPES:
             names = [name for name in kernels if np.dtype(dtype) in get_library(name).dtypes]

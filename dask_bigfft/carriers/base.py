@@ -155,6 +155,12 @@ class Carrier:
     #: Whether blocks stay on the GPUs of one process, which also cut them.
     is_on_gpus: ClassVar[bool] = False
 
+    #: Whether exchanges may be shuffles, whose buffers are outside of the memory of tasks.
+    uses_shuffles: ClassVar[bool] = False
+
+    #: Storage of blocks between rounds: "memory", "disk", or "auto" if the planner may choose.
+    storage: ClassVar[str] = "memory"
+
     #: Whether tasks of another plan may be used for the first rounds.
     reuses_tasks: ClassVar[bool] = True
 
@@ -267,6 +273,14 @@ class Carrier:
                 self.buffer_of(stage, block),
                 *refs,
             )
+
+
+class Auto(Carrier):
+    """Stand-in for the carrier that is chosen later; a plan may use what any of them offers."""
+
+    is_in_process = True
+    uses_shuffles = True
+    storage = "auto"
 
 
 def _is_copy(shards: ExchangeMap, block: Block, source: Block) -> bool:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from dask_bigfft.exchange.scratch import ScratchPlace
 
 #: File of this room and class of each carrier, imported when it is chosen. What follows a slash in
-#: a name is for the carrier itself. For "auto", which `resolved` replaces, it is the base class.
+#: a name is for the carrier itself.
 CARRIERS: dict[str, tuple[str, str]] = {
-    "auto": ("base", "Carrier"),
+    "auto": ("base", "Auto"),
     "shared": ("shared", "Shared"),
     "tasks": ("tasks", "Tasks"),
     "p2p": ("p2p", "P2P"),

@@ -81,6 +81,7 @@ def scratch_place(plan: Plan) -> ScratchPlace:
 class Disk(Carrier):
     """Carrier whose exchanges go through scratch files."""
 
+    storage = "disk"
     reuses_tasks = False
 
     def __post_init__(self) -> None:
@@ -172,7 +173,11 @@ class Disk(Carrier):
             self.add_direct(stage, [block], sorted(shards.sources(block)))
 
     def add_travelling(self, stage: Stage) -> None:
-        """Add a barrier for each group, and the tasks that read the files of its target blocks."""
+        """Add the tasks of an exchange through files, and of its round.
+
+        Each group has a barrier, on which the tasks depend that read the files of its target
+        blocks.
+        """
         name = stage.names("barrier", stage.number)
         for group, sources, targets in Groups(stage.exchange):
             receipts = stage.refs(sources)

@@ -260,6 +260,8 @@ class SendBatch:
 class P2P(Tasks):
     """Carrier whose blocks travel through shuffles where these pay, else as `tasks`."""
 
+    uses_shuffles = True
+
     def __post_init__(self) -> None:
         #: Shuffles of each exchange; None where it uses tasks, and after the last exchange.
         self.shuffles: list[Shuffles | None] = [*self._shuffles(), None]
@@ -321,7 +323,7 @@ class P2P(Tasks):
             batch.add(block, function, arguments)
 
     def add_travelling(self, stage: Stage) -> None:
-        """Add the shuffles of an exchange, and the tasks that assemble target blocks."""
+        """Add the tasks of an exchange through shuffles: these, and the gather of target blocks."""
         shuffles = self.shuffles[stage.number]
         if shuffles is None:
             super().add_travelling(stage)

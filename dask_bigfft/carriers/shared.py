@@ -84,7 +84,7 @@ class Shared(Carrier):
         return block_ref(name, group)
 
     def add_travelling(self, stage: Stage) -> None:
-        """Add a barrier for each group of blocks, and the tasks of its target blocks."""
+        """Add the tasks of an exchange in memory: a barrier for each group, and target blocks."""
         shared_layout = self.shared_layouts[stage.number]
         for group, sources, targets in Groups(stage.exchange):
             buffer = None

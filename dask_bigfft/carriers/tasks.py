@@ -31,7 +31,7 @@ class Tasks(Carrier):
     """Carrier with a task for every shard."""
 
     def add_travelling(self, stage: Stage) -> None:
-        """Add a task for every shard, and the tasks that assemble target blocks."""
+        """Add the tasks of an exchange: one for every shard, and one for every target block."""
         exchange = stage.exchange
         if exchange.shape.shards > MAX_SHARD_TASKS:
             raise CarrierError(

@@ -80,7 +80,8 @@ def register(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If the client is asynchronous, or a number of bytes is invalid.
+        If the client is not a `distributed.Client`, or asynchronous, or if a number of bytes is
+        invalid.
     ClusterError
         If the scheduler or a worker lacks this package, or has another version.
 
@@ -93,20 +94,28 @@ def register(
     if not isinstance(client, Client):
         raise_invalid("client", client, "a distributed.Client that is connected to a cluster")
     raise_if_asynchronous(client)
+    if prefault is not None:
+        prefault = parse_count("prefault", prefault, 0)
+    if pinned is not None:
+        pinned = parse_count("pinned", pinned, 0)
+    if block_size is not None:
+        block_size = parse_count("block_size", block_size, 1)
     check_versions(client, own_version())
     registered = client.run_on_scheduler(_memory_numbers)
-    old_prefault, old_pinned, old_block = registered or (
+    old_prefault, old_pinned, old_block_size = registered or (
         0,
         0,
         parse_bytes(dask.config.get("array.chunk-size")),
     )
-    prefault = old_prefault if prefault is None else parse_count("prefault", prefault, 0)
-    pinned = old_pinned if pinned is None else parse_count("pinned", pinned, 0)
-    block = old_block if block_size is None else parse_count("block_size", block_size, 1)
-    if registered not in (None, (prefault, pinned, block)):
+    numbers = (
+        old_prefault if prefault is None else prefault,
+        old_pinned if pinned is None else pinned,
+        old_block_size if block_size is None else block_size,
+    )
+    if registered not in (None, numbers):
         client.unregister_worker_plugin(MemoryPlugin.name)
     # Devices come first, because memory allocated after they are opened is pinned.
-    for plugin in (WatchWorker(), MemoryPlugin(prefault, pinned, block), WatchScheduler()):
+    for plugin in (WatchWorker(), MemoryPlugin(*numbers), WatchScheduler()):
         client.register_plugin(plugin)
     client.run(_tell, on_error="return")
 

@@ -25,7 +25,7 @@ from dask_bigfft.planner.explain import human_count
 from dask_bigfft.watch.progress import run_html, speed_text
 from dask_bigfft.watch.report import COLOURS, legend
 
-#: Number of runs on the page, and milliseconds between two updates.
+#: Maximum number of runs on the page, and milliseconds between two updates.
 SHOWN = 6
 REFRESH = 500
 
@@ -132,13 +132,14 @@ def side_by_side(*parts: str) -> str:
 def page_html(state: Mapping[str, Any]) -> list[str]:
     """Return the sections of a page: totals and colours, the latest runs, and the workers.
 
+    There are at most `SHOWN` runs, the latest one first.
     Earlier runs that have ended are folded.
     """
     workers = {worker["address"]: worker["name"] for worker in state["workers"]}
     colours = "".join(legend([*COLOURS.items(), ("part of a round", PART)]))
     totals = escape(totals_text(state))
     sections = [f'<b>{totals}</b><br><svg width="600" height="22">{colours}</svg>']
-    for number, run in enumerate(state["runs"][: -SHOWN - 1 : -1]):
+    for number, run in enumerate(reversed(state["runs"][-SHOWN:])):
         is_open = run["state"] == "running" or number == 0
         sections.append(section_html(run, workers, is_open))
     if not state["runs"]:

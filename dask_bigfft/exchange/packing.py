@@ -21,7 +21,7 @@ NAMES = 0xD1342543DE82EF95
 
 
 def shard_sizes(exchange: ExchangeMap, block: Block) -> Ints:
-    """Return the number of elements of each source block's shard, in the grid of source blocks."""
+    """Return the number of elements of each shard of a target block, in the grid of its sources."""
     grid = exchange.source.grid
     total = np.zeros(grid, np.int64)
     for axes, _ in exchange.pieces(block):

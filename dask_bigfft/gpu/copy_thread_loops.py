@@ -43,7 +43,7 @@ def _stream(  # type: ignore[no-untyped-def]
     source,
     lines,
 ):
-    """Copy lines to an address that is a multiple of `LINE`."""
+    """Copy `lines` lines of `LINE` bytes to an address that is a multiple of `LINE`."""
 
     def code(  # type: ignore[no-untyped-def]
         context,
@@ -70,13 +70,13 @@ def _stream(  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _bytes(  # type: ignore[no-untyped-def]
+def _copy_bytes(  # type: ignore[no-untyped-def]
     typingctx,
     target,
     source,
     count,
 ):
-    """Copy a few bytes between addresses."""
+    """Copy `count` bytes from one address to another."""
 
     def code(  # type: ignore[no-untyped-def]
         context,
@@ -121,13 +121,13 @@ def copy_rows(  # type: ignore[no-untyped-def]
             s += i * from_[d]
         if streamed:
             head = min(count, (line - t % line) % line)
-            _bytes(t, s, head)
+            _copy_bytes(t, s, head)
             lines = (count - head) // line
             _stream(t + head, s + head, lines)
             tail = head + lines * line
-            _bytes(t + tail, s + tail, count - tail)
+            _copy_bytes(t + tail, s + tail, count - tail)
         else:
-            _bytes(t, s, count)
+            _copy_bytes(t, s, count)
         at += count
         row += np.uint64(1)
         skip = np.uint64(0)

@@ -123,7 +123,9 @@ class Copy(NamedTuple):
         return self.width < ENTRIES_NBYTES <= self.pitch
 
     def parts(self) -> Iterator["Copy"]:
-        """Yield the copy in parts of at most `ROWS_AT_ONCE` rows, if these are narrow.
+        """Yield the copy in parts of at most `ROWS_AT_ONCE` rows, if they are narrow, in one plane.
+
+        A copy of several planes stays whole.
 
         >>> [part[:4] for part in Copy(0, 0, 4096, 1500, pitch=1 << 20, device_pitch=4096).parts()]
         [(0, 0, 4096, 1024), (1073741824, 4194304, 4096, 476)]
@@ -769,7 +771,7 @@ class CupyGPU:
             compute(self._plans, op, source_address, target_address, work_address)
 
     def prepare(self, stream: Stream, op: Transfer, target: DeviceArray) -> Transfer:
-        """Enqueue the work of a product that needs no values of the target, and return the rest."""
+        """Enqueue the work of a transfer that needs no target values, and return the rest."""
         with self._in(stream):
             return op.prepare(_array_at(self._address(target), op))
 

@@ -201,8 +201,8 @@ def _in_digits_of_tiles(tiles: BlockTiles, segmented: SegmentedView) -> Segmente
 
     It is None if digits of the tiles have another product than the length of their dimension, as
     those of a whole spectrum of which the block has half. It is None, too, if a dimension to be
-    split already has several digits in the block. A dimension of one digit stays as it is, and
-    the length of that digit is not read.
+    split already has several digits in the block. A dimension with one digit stays as it is, even
+    if that digit has another length.
     """
     shape = segmented.shape
     factors: list[tuple[int, ...]] = [(n,) for n in shape]

@@ -136,7 +136,7 @@ class Device(Protocol):
         """
 
     def prepare(self, stream: Any, op: Transfer, target: DeviceArray) -> Transfer:
-        """Enqueue the work of a product that needs no values of the target, and return the rest."""
+        """Enqueue the work of a transfer that needs no target values, and return the rest."""
 
     def clock(self) -> float:
         """Return the host's monotonic time in seconds."""

@@ -450,7 +450,7 @@ def sums(values: Any, table: Any, axis: int, count: int) -> Any:
         values,
         table,
         axis,
-        0,
+        first_column=0,
         spectrum=None,
         out=result,
         scale=1.0,
@@ -464,7 +464,7 @@ def multiply_by_sums(
     values: Any,
     table: Any,
     axis: int,
-    first: int,
+    first_column: int,
     scale: float = 1.0,
 ) -> None:
     """Multiply a spectrum by `sums`, which are not stored.
@@ -477,7 +477,7 @@ def multiply_by_sums(
         As for `sums`. They broadcast against the spectrum along the other axes.
     table, axis
         As for `sums`.
-    first : int
+    first_column : int
         Column of the table for the first place along the axis.
     scale : float
         Number by which the product is multiplied.
@@ -486,7 +486,7 @@ def multiply_by_sums(
         values,
         table,
         axis,
-        first,
+        first_column,
         spectrum,
         out,
         scale,
@@ -497,28 +497,30 @@ def _sum(
     values: Any,
     table: Any,
     axis: int,
-    first: int,
+    first_column: int,
     spectrum: Any | None,
     out: Any,
     scale: float,
 ) -> None:
-    """Enqueue `sums`, or the product of a spectrum with them."""
+    """Enqueue `sums`, or the product of a spectrum with them; only the product has a `scale`."""
     if not out.size:
         return
     arrays = [values, table, out]
-    strides = [_steps(values), _steps(out)]
+    strides = [_strides_of(values), _strides_of(out)]
     if spectrum is not None:
         arrays.append(spectrum)
-        strides.append(_steps(spectrum))
-    first_group = first // GROUP
-    groups = -(-(first + out.shape[axis]) // GROUP) - first_group
+        strides.append(_strides_of(spectrum))
+    first_group = first_column // GROUP
+    groups = -(-(first_column + out.shape[axis]) // GROUP) - first_group
     threads = out.size // out.shape[axis] * groups
-    # Arguments in the order of the parameters in `_sum_source`.
+    samples = table.shape[0]
+    groups_of_table = table.shape[1] // GROUP
+    shift = first_column - first_group * GROUP
+    sample_stride = values.strides[axis] // values.itemsize
+    # Arguments in the order of `_sum_parameters`.
     arguments: list[Any] = [np.uint64(array.data.ptr) for array in arrays]
-    numbers = [threads, table.shape[0], table.shape[1] // GROUP, groups, first_group]
-    arguments += map(np.uint64, numbers)
-    arguments += [np.int64(first - first_group * GROUP), np.float64(scale)]
-    arguments.append(np.int64(values.strides[axis] // values.itemsize))
+    arguments += map(np.uint64, [threads, samples, groups_of_table, groups, first_group])
+    arguments += [np.int64(shift), np.float64(scale), np.int64(sample_stride)]
     for dim, length in enumerate(out.shape):
         arguments.append(np.uint64(length))
         for own_strides in strides:
@@ -535,7 +537,7 @@ def _sum(
     kernels.kernel(source)(grid, (THREADS,), tuple(arguments))
 
 
-def _steps(array: Any) -> list[int]:
+def _strides_of(array: Any) -> list[int]:
     """Return the strides in elements, 0 along axes of length 1."""
     pairs = zip(array.shape, array.strides, strict=True)
     return [0 if length == 1 else stride // array.itemsize for length, stride in pairs]
@@ -598,7 +600,7 @@ for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < size;
     const Group* group = (const Group*)table + first_group + i{axis};
     {real} re[{GROUP}], im[{GROUP}];
     for (int j = 0; j < {GROUP}; j++) {{ re[j] = 0; im[j] = 0; }}
-    for (u64 n = 0; n < samples; n++, own += step, group += row) {{
+    for (u64 n = 0; n < samples; n++, own += sample_stride, group += row) {{
         const {value_type} x = *own;
         const Group phase = *group;
         for (int j = 0; j < {GROUP}; j++) {{
@@ -632,7 +634,7 @@ def _sum_parameters(value_type: str, out_type: str, ndim: int, sides: str) -> li
     if "s" in sides:
         parameters.append(f"const {out_type}* spectrum")
     parameters += ["u64 size", "u64 samples", "u64 row", "u64 groups", "u64 first_group"]
-    parameters += ["long long shift", "double scale", "long long step"]
+    parameters += ["long long shift", "double scale", "long long sample_stride"]
     for dim in range(ndim):
         parameters.append(f"u64 n{dim}")
         parameters += [f"long long {side}{dim}" for side in sides]

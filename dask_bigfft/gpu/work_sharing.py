@@ -169,7 +169,8 @@ def shared_with_device(
 ) -> Array | None:
     """Return a block after a round that the CPU and a device share.
 
-    None if the block is too small or cannot be divided, or if no device has memory for a tile.
+    None if there is no device at all, if the block is too small or cannot be divided, or if no
+    device has memory for a tile.
 
     Parameters
     ----------
@@ -207,10 +208,13 @@ def shared_with_device(
         filters,
         cut=(interval.dim, interval.tile),
     )
-    with contextlib.ExitStack() as lease, ThreadPoolExecutor(1, "bigfft-feeder") as pool:
+    with (
+        contextlib.ExitStack() as lease_stack,
+        ThreadPoolExecutor(1, "bigfft-feeder") as pool,
+    ):
         feeder = _Feeder(job, incoming, filters, place, interval, out)
         try:
-            executor.run(_cpu_tiles(feeder, devices, admits, lease, pool))
+            executor.run(_cpu_tiles(feeder, devices, admits, lease_stack, pool))
         finally:
             interval.leave(to_cpu=False)
     device_nbytes = out.nbytes * interval.device_rows // interval.rows
@@ -268,7 +272,7 @@ def _cpu_tiles(
     feeder: _Feeder,
     devices: Leases,
     admits: int,
-    lease: contextlib.ExitStack,
+    lease_stack: contextlib.ExitStack,
     pool: ThreadPoolExecutor,
 ) -> Iterator[slice]:
     """Yield CPU tiles, and request a device before each one until the task has one.
@@ -288,7 +292,7 @@ def _cpu_tiles(
                 deadline = now + (FOREVER if interval.by_hand else now - began)
             with contextlib.suppress(TimeoutError):
                 timeout = max(0.0, deadline - now)
-                engine = lease.enter_context(devices.lease(admits, timeout))
+                engine = lease_stack.enter_context(devices.lease(admits, timeout))
                 portion = interval.take_portion()
                 feeding = pool.submit(feeder.feed, engine, portion, working_for())
         tile = interval.take_tile()

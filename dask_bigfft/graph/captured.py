@@ -72,6 +72,9 @@ FUNCTIONS = frozenset(
     ]
 )
 
+#: Index of an element of an array.
+Place = tuple[int, ...]
+
 #: Maximum number of calls in an expression.
 MOST_CALLS = 100
 
@@ -503,7 +506,7 @@ def _joined(blocks: Mapping[Block, Array]) -> Array | None:
     return joined
 
 
-def _starts(blocks: Mapping[Block, Array]) -> dict[Block, Block] | None:
+def _starts(blocks: Mapping[Block, Array]) -> dict[Block, Place] | None:
     """Return the place of the first element of each block; None for an incomplete grid."""
     counts = tuple(max(along) + 1 for along in zip(*blocks, strict=True))
     if set(blocks) != set(itertools.product(*map(range, counts))):
@@ -522,7 +525,7 @@ def _starts(blocks: Mapping[Block, Array]) -> dict[Block, Block] | None:
     return starts
 
 
-def _are_slices(blocks: Mapping[Block, Array], starts: Mapping[Block, Block]) -> bool:
+def _are_slices(blocks: Mapping[Block, Array], starts: Mapping[Block, Place]) -> bool:
     """Return whether blocks are slices of one array, at their places."""
     first = blocks[min(blocks)]
     if first.base is None:

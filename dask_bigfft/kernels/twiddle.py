@@ -294,16 +294,21 @@ def _twiddle_rows(  # type: ignore[no-untyped-def]
     scale,
     work,
 ):
-    """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place; `work` has memory for factors."""
-    rows, digits, _ = x.shape
-    outer = (digits + _INNER - 1) // _INNER
+    """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place.
+
+    W is the root whose powers `coarse` and `fine` hold (see `PhaseTable`), and rest[l] the index of
+    the other digits in row l. `work` has memory for the factors of a row: `_INNER` of consecutive
+    f, and one for each `_INNER` values of f, or a part of them.
+    """
+    rows, length, _ = x.shape
+    outer = (length + _INNER - 1) // _INNER
     low = work[:_INNER]
     high = work[_INNER:]
     for row in range(rows):
         r = rest[row]
         if r == 0 and scale == 1:
             continue
-        for j in range(min(_INNER, digits)):
+        for j in range(min(_INNER, length)):
             low[j] = _power(
                 r * j,
                 coarse,
@@ -324,7 +329,7 @@ def _twiddle_rows(  # type: ignore[no-untyped-def]
             )
         for i in range(outer):
             first = i * _INNER
-            count = min(_INNER, digits - first)
+            count = min(_INNER, length - first)
             _multiply_by_powers(x[row, first : first + count], high[i], low)
 
 
@@ -350,7 +355,7 @@ def _chirp_rows(  # type: ignore[no-untyped-def]
     Squares follow by sums: (n + s)^2 = n^2 + (2 n s + s^2), and the difference in brackets grows
     by 2 s^2 (`twice`) from one place to the next.
     """
-    batches, places, digits, width = x.shape
+    batches, places, length, width = x.shape
     for place in range(places):
         t = square[place]
         difference = step[place]
@@ -373,7 +378,7 @@ def _chirp_rows(  # type: ignore[no-untyped-def]
                 line = x[batch, place, :, 0]
                 for f in range(inside[place]):
                     line[f] *= values[f]
-                for f in range(inside[place], digits):
+                for f in range(inside[place], length):
                     line[f] = 0
             else:
                 for f in range(inside[place]):
@@ -456,16 +461,16 @@ def _twiddle_by_numpy(
     scale: Any,
 ) -> None:
     """Multiply some rows like `_twiddle_rows`, with the same bits."""
-    rows, digits, width = x.shape
-    outer = -(-digits // _INNER) * _INNER
-    t = rest[:, None] * np.r_[: min(_INNER, digits), :outer:_INNER]
+    rows, length, width = x.shape
+    outer = -(-length // _INNER) * _INNER
+    t = rest[:, None] * np.r_[: min(_INNER, length), :outer:_INNER]
     powers = _powers(table, t)
-    low, high = np.split(powers, [min(_INNER, digits)], axis=1)
+    low, high = np.split(powers, [min(_INNER, length)], axis=1)
     high = _product(high, high.dtype.type(scale))
-    factors = _product(high[:, :, None], low[:, None]).reshape(rows, -1)[:, :digits]
+    factors = _product(high[:, :, None], low[:, None]).reshape(rows, -1)[:, :length]
     is_unchanged = ((rest == 0) & (scale == 1))[:, None, None]
     step = max(1, _PART // (rows * width))
-    for first in range(0, digits, step):
+    for first in range(0, length, step):
         part = x[:, first : first + step]
         product = _product(part, factors[:, first : first + step, None])
         np.copyto(

@@ -25,6 +25,8 @@ import dask.config
 import numpy as np
 
 from dask_bigfft import config, files
+from dask_bigfft.carriers.base import Carrier
+from dask_bigfft.carriers.choice import carrier_type
 from dask_bigfft.errors import FallbackWarning, PlanError
 from dask_bigfft.events import running_client, task_threads, workers_of
 from dask_bigfft.gpu.dispatch import METRIC, software
@@ -254,7 +256,7 @@ def current_machine(memory_limit: int | None, is_limited: bool = True) -> Machin
         memory_limit=memory_limit if smallest is None else smallest.budget,
         threads=max(worker["nthreads"] for worker in workers),
         workers=len(workers),
-        buffers=shuffle_nbytes(),
+        buffers=shuffle_nbytes() if _carrier_class().uses_shuffles else None,
         profile=profile_of(workers),
     )
 
@@ -367,7 +369,12 @@ def _shared() -> bool:
         return False
     if not config.get("bigfft.exchange.in-place"):
         return False
-    return config.get("bigfft.exchange.carrier") in ("auto", "shared")
+    return _carrier_class().is_in_process
+
+
+def _carrier_class() -> type[Carrier]:
+    """Return the class of the carrier of the settings."""
+    return carrier_type(config.get("bigfft.exchange.carrier"))
 
 
 def device_software() -> dict[str, str]:
@@ -415,11 +422,9 @@ def possible_storage() -> str:
     "auto" includes scratch files, but only on one machine: processes of several machines may not
     see the same files.
     """
-    requested = config.get("bigfft.exchange.carrier")
-    if requested == "disk":
-        return "disk"
-    if requested != "auto":
-        return "memory"
+    storage = _carrier_class().storage
+    if storage != "auto":
+        return storage
     client = running_client()
     workers = () if client is None else workers_of(client).values()
     hosts = {worker.get("host") for worker in workers}

@@ -232,10 +232,8 @@ def _stop(limit: int, pause: float | None, has_nanny: bool) -> int:
     return int(limit * terminate) if has_nanny and terminate else int(limit)
 
 
-def shuffle_nbytes() -> int | None:
-    """Return the memory of shuffles in bytes; None if exchanges do not use shuffles."""
-    if config.get("bigfft.exchange.carrier") not in ("auto", "p2p"):
-        return None
+def shuffle_nbytes() -> int:
+    """Return the memory of shuffles in bytes."""
     if not dask.config.get("distributed.p2p.storage.disk"):
         return UNBOUNDED_NBYTES  # all shards stay in memory
     sizes = (dask.config.get(f"distributed.p2p.{name}.buffer") for name in ("comm", "storage"))

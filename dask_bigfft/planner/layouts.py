@@ -932,7 +932,10 @@ class BlockCutter:
 
 
 def _with_window(axis: AxisLayout, digit: Digit, window: Window) -> AxisLayout:
-    """Return the layout of an axis that stores a window of a digit."""
+    """Return the layout of an axis that stores a window of a digit.
+
+    The digit has to be a group by itself, which gets one chunk. Other layouts are unchanged.
+    """
     start, count = window
     groups: list[Group] = []
     for group in axis.groups:

@@ -158,7 +158,7 @@ def _largest_request(round_: Round, dtype: str) -> TileRequest:
 
 
 @lru_cache(maxsize=256)
-def _factorisations(n: int, digits: int, most: int) -> tuple[Shape, ...]:
+def _factorisations(n: int, digit_count: int, most: int) -> tuple[Shape, ...]:
     """Return the most even factorisations of a length, without factors of 1.
 
     There are at most `most` of two digits, and four times as many of three. A prime has none.
@@ -166,14 +166,14 @@ def _factorisations(n: int, digits: int, most: int) -> tuple[Shape, ...]:
     >>> _factorisations(12, 2, 3)
     ((3, 4), (4, 3), (2, 6))
     """
-    if digits == 1:
+    if digit_count == 1:
         return ((n,),) if n > 1 else ()
     factorisations: list[Shape] = []
     for divisor in divisors(n)[1:-1]:
-        for other_factors in _factorisations(n // divisor, digits - 1, most):
+        for other_factors in _factorisations(n // divisor, digit_count - 1, most):
             factorisations.append((divisor, *other_factors))
     factorisations.sort(key=lambda factors: (max(factors), factors))
-    return tuple(factorisations[: most if digits == 2 else 4 * most])
+    return tuple(factorisations[: most if digit_count == 2 else 4 * most])
 
 
 def _runs_of_tile(shape: Shape, tile: Shape) -> tuple[int, int]:
@@ -585,9 +585,10 @@ class _Search:
     # --- schemes: digits of all lines, and the pass of each ---------------------------------------
 
     def _schemes(self, count: int) -> Iterator[Scheme]:
-        """Yield digits of each line, and the pass of each step; no pass stays empty.
+        """Yield each way to split lines into digits, and to spread their FFTs over `count` passes.
 
-        Without FFTs there is one pass, which only reorders.
+        Lines are the transformed dimensions. Each pass has FFTs. Without lines there is one pass,
+        which only reorders.
         """
         request = self.request
         if request.order and count > 1:
@@ -601,7 +602,7 @@ class _Search:
             yield (), ()
 
     def _schemes_of_lines(self, count: int) -> Iterator[Scheme]:
-        """Yield digits of each line, and the pass of each step, if there are lines."""
+        """Yield the schemes of `_schemes` if there are lines."""
         lines = self.request.lines
         most = int(MAX_PARTITIONS ** (1 / len(lines)))
         choices = []
@@ -624,18 +625,18 @@ class _Search:
         return len(middles) < 2
 
     def _line_schemes(self, line: Line, count: int) -> Iterator[tuple[Shape, Shape]]:
-        """Yield digits of a line, and the pass of each of its steps."""
+        """Yield each way to split a line into digits, and to spread its FFTs over passes."""
         yield from self._whole_line_schemes(line, count)
         is_alone = len(self.request.lines) == 1
         has_real_side = line.kind != "c2c"
         if has_real_side and (not is_alone or self.request.inside or line.multiplied):
             return  # only one dimension can be mirrored, and not in two directions
         most = MAX_SPLITS if is_alone else MAX_SPLITS // 2
-        for digits in range(2, 4):
-            steps = line.steps(digits)
+        for digit_count in range(2, 4):
+            steps = line.steps(digit_count)
             if steps > count:
                 return
-            for factors in self._factors(line, digits, most):
+            for factors in self._factors(line, digit_count, most):
                 for passes in itertools.combinations(range(count), steps):
                     yield factors, passes
 
@@ -650,9 +651,9 @@ class _Search:
             for number in range(count):
                 yield (line.length,), (number,)
 
-    def _factors(self, line: Line, digits: int, most: int) -> list[Shape]:
+    def _factors(self, line: Line, digit_count: int, most: int) -> list[Shape]:
         """Return up to `most` splits of a line into a number of digits."""
-        factors = list(_factorisations(line.length, digits, most))
+        factors = list(_factorisations(line.length, digit_count, most))
         if self.request.inside and not line.turns_back:
             # Tiles swap in place only between digits of equal lengths.
             return [lengths for lengths in factors if lengths == lengths[::-1]]

@@ -267,9 +267,9 @@ class Line:
         factors = factorize(self.length)
         return max(factors) <= MOST_PRIME or sum(factors.values()) == 1
 
-    def steps(self, digits: int) -> int:
-        """Return the number of steps for some digits, those of the way back included."""
-        return 2 * digits - 1 if self.turns_back else digits
+    def steps(self, digit_count: int) -> int:
+        """Return the number of steps for a number of digits, those of the way back included."""
+        return 2 * digit_count - 1 if self.turns_back else digit_count
 
 
 #: Digits of each line in the order in which they are transformed, and the pass of each step.

@@ -81,7 +81,7 @@ class GrowingRun:
         raise NotImplementedError
 
     def call(self, blocks: tuple[int, ...], first: int = 0) -> Any:
-        """Return the call for the result from an index on, in blocks of the result."""
+        """Return the call for the result from the index `first` on, in blocks of the result."""
         raise NotImplementedError
 
     def computed(self, call: Any) -> da.Array:
@@ -243,7 +243,10 @@ class GrowingRun:
         started: float,
         first: int,
     ) -> Done:
-        """Return the report of a run that began at `started`, and made all from an index on."""
+        """Return the report of a run that made the result from the index `first` on.
+
+        The run began when `time.perf_counter` was `started`.
+        """
         count = self.count - first
         rows = math.prod(self.shape) // max(1, self.count)
         return Done(
@@ -267,26 +270,28 @@ def described(window: Any) -> str:
 
 
 def shrunk_rows(
-    rows: list[int],
+    shape: list[int],
     axes: tuple[int, ...],
-    least_nbytes: int,
+    row_nbytes: int,
     nbytes: int,
 ) -> list[int]:
-    """Return lengths of rows that are halved until a block has at most some bytes.
+    """Return a shape whose longest lengths are halved until a block has at most `nbytes`.
+
+    If a single row has more, all lengths are 1.
 
     Parameters
     ----------
-    rows : list of int
-        Lengths of a block, 1 along the axes that are no rows.
+    shape : list of int
+        Number of rows of a block along each axis; 1 along other axes than `axes`.
     axes : tuple of int
-        Axes that are rows.
-    least_nbytes : int
-        Bytes of the smallest block of one row.
+        Axes along which there are several rows.
+    row_nbytes : int
+        Bytes of one row.
     nbytes : int
-        Bytes that a block may have.
+        Maximum number of bytes of a block.
     """
-    shrunk = list(rows)
-    while axes and math.prod(shrunk) * least_nbytes > nbytes:
+    shrunk = list(shape)
+    while axes and math.prod(shrunk) * row_nbytes > nbytes:
         longest = max(axes, key=lambda axis: shrunk[axis])
         if shrunk[longest] <= 1:
             break

@@ -103,7 +103,7 @@ class SamplesRun(GrowingRun):
         )
 
     def call(self, blocks: tuple[int, ...], first: int = 0) -> InverseCall:
-        """Return the call for the samples from one on, in blocks of the result."""
+        """Return the call for the samples from `first` on, in blocks of the result."""
         row_chunks = dict(zip(self._rows_in_source, self._without_axis(blocks), strict=True))
         return parse_stored_inverse(
             self.x.rechunk(row_chunks),

@@ -59,7 +59,7 @@ from dask_bigfft.transforms.spec import parse_axes, work_dtype
 
 
 class PartSink(Sink):
-    """Sink of a result from an index along an axis on."""
+    """Sink of a result from the index `first` along an axis on."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class ShortTimeRun(GrowingRun):
         blocks: tuple[int, ...],
         first: int = 0,
     ) -> SliceCall:
-        """Return the call for the columns from one on, in blocks of the result."""
+        """Return the call for the columns from `first` on, in blocks of the result."""
         slices = self.request.slices
         row_chunks: dict[int, int] = {}
         for axis, length in enumerate(blocks[:-1]):
@@ -343,7 +343,7 @@ def _store_part(
     first: int,
     store: Store,
 ) -> None:
-    """Store what a call computes as the result from an index on."""
+    """Store what a call computes as the result from the index `first` on."""
     # The last block of a call may have to be cut.
     result = cast("da.Array", run.computed(call).rechunk(target.blocks))
     with WriteBehind(call.plan.blocks_behind) as writes:

@@ -55,7 +55,7 @@ from dask_bigfft.signal.kernel_spectrum import KernelSpectrum, is_small
 from dask_bigfft.signal.overlap import by_overlap
 from dask_bigfft.signal.separable_kernel import LONGEST, SeparableSpectrum
 from dask_bigfft.signal.transfer import to_gpu, to_host_memory
-from dask_bigfft.signal.transforms import ProductPhase, Transforms, planned, product_phase
+from dask_bigfft.signal.transforms import ProductTimer, Transforms, planned, product_timer
 from dask_bigfft.transforms.layout import scaled
 from dask_bigfft.transforms.spec import FactorSpec, work_dtype
 from dask_bigfft.transforms.steps import Divisor
@@ -513,7 +513,7 @@ def _product(
         second,
         index,
         conjugate=correlated,
-        phase=product_phase(spectra[0], forward),
+        timer=product_timer(spectra[0], forward),
         dtype=dtype,
         meta=np.empty_like(spectra[0]._meta, dtype),
     )
@@ -524,12 +524,12 @@ def _product_of_blocks(
     a: Array,
     b: Array,
     conjugate: bool,
-    phase: ProductPhase,
+    timer: ProductTimer,
 ) -> Any:
     """Return the product of two blocks, optionally conjugating the second."""
     shape = np.broadcast_shapes(a.shape, b.shape)
     out = allocate_like(a, shape, np.result_type(a.dtype, b.dtype))
-    with phase.measured(out.nbytes):
+    with timer.measured(out.nbytes):
         if not conjugate:
             return np.multiply(a, b, out=out)
         np.conjugate(b, out=out)

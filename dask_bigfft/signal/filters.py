@@ -45,12 +45,12 @@ from dask_bigfft.signal.transfer import (
     try_function,
 )
 from dask_bigfft.signal.transforms import (
-    ProductPhase,
+    ProductTimer,
     SpectrumAxis,
     Transforms,
     is_measured,
     planned,
-    product_phase,
+    product_timer,
     spectrum_axes,
     without_measuring,
 )
@@ -579,7 +579,7 @@ def _filtered_by_two_plans(
         spectrum,
         transfer,
         spectrum_axes(forward),
-        product_phase(spectrum, forward),
+        product_timer(spectrum, forward),
     )
     lengths = zip(chosen_filter.axes, chosen_filter.lengths, strict=True)
     keeps_lengths = all(array.shape[axis] == length for axis, length in lengths)
@@ -629,7 +629,7 @@ def _multiplied(
     spectrum: da.Array,
     transfer: TransferFunction | TransferArray,
     axes: tuple[SpectrumAxis, ...],
-    phase: ProductPhase,
+    timer: ProductTimer,
 ) -> da.Array:
     """Return a spectrum times a transfer function."""
     if isinstance(transfer, TransferArray):
@@ -639,7 +639,7 @@ def _multiplied(
             spectrum,
             aligned,
             dtype=spectrum.dtype,
-            phase=phase,
+            timer=timer,
         )
     return by_block(
         _times_function,
@@ -647,7 +647,7 @@ def _multiplied(
         dtype=spectrum.dtype,
         transfer=transfer,
         axes=axes,
-        phase=phase,
+        timer=timer,
     )
 
 
@@ -656,11 +656,11 @@ def _times_function(
     block: Array,
     transfer: TransferFunction,
     axes: Sequence[SpectrumAxis],
-    phase: ProductPhase,
+    timer: ProductTimer,
     block_id: tuple[int, ...],
 ) -> Array:
     """Return a block of a spectrum times a function of its frequencies."""
-    with phase.measured(block.nbytes):
+    with timer.measured(block.nbytes):
         tile_axes = {axis.axis: axis.on_tile(block_id, block) for axis in axes}
         on_tile = transfer.on_tile(tile_axes, like=block)
         out: Array = allocate_like(block, block.shape, block.dtype)
@@ -673,11 +673,11 @@ def _times_function(
 def _times_array(
     block: Array,
     values: Array,
-    phase: ProductPhase,
+    timer: ProductTimer,
     block_id: tuple[int, ...],
 ) -> Array:
     """Return a block of a spectrum times values that broadcast against it."""
-    with phase.measured(block.nbytes):
+    with timer.measured(block.nbytes):
         if not bool(np.all(np.isfinite(values))):
             raise_invalid("transfer", f"block {block_id} of the array", "finite values")
         out = allocate_like(block, block.shape, block.dtype)

@@ -270,7 +270,8 @@ class ScaledKernel:
         a function of the kernel  its result                           the divisor, which it undoes
         ========================  ===================================  ============================
 
-        A sum of about 0 is refused if `interpolates`.
+        With True, a sum below `MIN_NORMALIZED_SUM` is refused. With False, a sum of about 0 is
+        refused if `interpolates`. A function may return any finite number but 0.
         """
         if callable(normalize_kernel):
             divisor = _parse_divisor(normalize_kernel(numbers))

@@ -166,8 +166,9 @@ class InverseCall:
     work : SamplesOfSpectra
         What is computed of the slices of a block.
     extents : tuple of range
-        Samples that are made of each block of slices, counted from the start of its first slice, or
-        of the first one that it gets from the block before.
+        Samples that are made of each block of slices, counted from the start of the first slice
+        that the task gets. If blocks get slices from the block before, the samples of the first
+        block are counted as if it got them, too: from `overlap` slices before its own first one.
     axis : int
         Axis of the result along which samples run.
     """
@@ -365,7 +366,9 @@ def parse_stored_inverse(
     reader: Reader | None = None,
     writing: ResultWriting = NOT_STORED,
 ) -> InverseCall:
-    """Return the validated call of `istft` whose tasks store the samples from one on.
+    """Return the validated call of `istft` for samples that its tasks store.
+
+    They are the samples from `first_sample` on, in blocks of a given length.
 
     Parameters
     ----------

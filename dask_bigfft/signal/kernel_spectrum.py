@@ -484,7 +484,7 @@ class KernelSums(TileTransfer):
         scale: float = 1.0,
     ) -> None:
         """Multiply a part of the spectrum of the tile; see `kernels.transfer`."""
-        first = part[self.axis].start or 0
+        first_column = part[self.axis].start or 0
         others = list(part)
         others[self.axis] = slice(None)
         multiply_by_sums(
@@ -493,7 +493,7 @@ class KernelSums(TileTransfer):
             _part_of(self.array, others),
             self.table,
             self.axis,
-            first,
+            first_column,
             scale,
         )
 

@@ -161,10 +161,12 @@ def _by_blocks(inputs: Inputs, direct: bool, dtype: np.dtype[Any]) -> da.Array:
 def by_overlap(inputs: Inputs, direct: bool) -> da.Array:
     """Return the convolution of an array with a short one, by FFTs or sums within blocks.
 
-    A window that starts beyond the reach of the kernel is cropped from the full convolution.
+    The short one may be either of the inputs. The result has the values of the windows, which must
+    not be cyclic; `inputs.crop` is left to the caller. A window that starts beyond the reach of the
+    short array, or ends too early, is cropped from the full convolution.
     """
     dtype = _dtype_of_result(inputs, direct)
-    if any(w.first < w.second for w in inputs.windows):  # the longer one comes first
+    if any(w.first < w.second for w in inputs.windows):  # `_by_blocks` takes the longer one first
         windows = tuple(replace(w, first=w.second, second=w.first) for w in inputs.windows)
         inputs = replace(
             inputs,

@@ -312,6 +312,17 @@ class SegmentPlan(BlockwisePlan):
         ]
 
     @property
+    def across_ends(self) -> list[range]:
+        """Starts of `across` for the end of each block; none lie across that of the last block."""
+        return [*self.across, range(0)]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of the segments inside each block, and across its end."""
+        pairs = zip(self.inside, self.across_ends, strict=True)
+        return tuple(len(inside) + len(across) for inside, across in pairs)
+
+    @property
     def has_smaller_end(self) -> bool:
         """True if the last block is smaller than the others, so that it reuses no memory."""
         return self.overlapping and len(self.inside[-1]) < len(self.inside[0])
@@ -367,9 +378,7 @@ class SegmentPlan(BlockwisePlan):
 
     def _result_block_nbytes(self, rows: int) -> int:
         """Return the bytes of the largest block of spectra that are not averaged."""
-        across = (*map(len, self.across), 0)  # those across the edge after each block
-        segments = max(map(sum, zip(map(len, self.inside), across, strict=True)))
-        return rows * segments * self._spectrum_nbytes
+        return rows * max(self.counts) * self._spectrum_nbytes
 
     def _spectra_nbytes(self, rows: int, threads: int) -> int:
         """Return the bytes of spectra, or of their sums, that are in memory at a time.
@@ -410,9 +419,10 @@ class SegmentPlan(BlockwisePlan):
         return groups * self.count * segment_nbytes + threads * max(cut_nbytes, joined_nbytes)
 
     def _tile_nbytes(self, rows: int, threads: int) -> int:
-        """Return the bytes of temporary memory in some threads for blocks with some rows.
+        """Return the bytes of temporary memory in `threads` threads for blocks of `rows` rows.
 
-        A thread has a tile of SciPy, or for a median a copy of the numbers that it sorts.
+        A row of a block is its line along the axis at one place of the other axes. A thread has a
+        tile of SciPy, or for a median a copy of the numbers that it sorts.
         """
         width = max(self.nperseg, self.nfft)
         most = max(map(len, (*self.inside, *self.across)), default=0) * rows * width
@@ -424,12 +434,13 @@ class SegmentPlan(BlockwisePlan):
         copies = (HALF_TILE_COPIES if half else TILE_COPIES)[len(self.dtypes)] * samples
         is_chirp = max(factorize(self.nfft), default=1) ** 2 > self.nfft > 64
         lines, cached = FFT_LINES[is_chirp]
-        nfft = self.nfft / 2 if half and not is_chirp else self.nfft
+        # A real FFT works on half a line.
+        line_length = self.nfft / 2 if half and not is_chirp else self.nfft
         window = WINDOW_COPIES * 8 * self.nperseg
-        own = (copies + lines * nfft) * wide.itemsize + window
+        own = (copies + lines * line_length) * wide.itemsize + window
         if self.average == "median":
             own = max(own, max(self.tile_samples, self.count) * wide.itemsize)
-        return math.ceil(threads * own + cached * nfft * wide.itemsize)
+        return math.ceil(threads * own + cached * line_length * wide.itemsize)
 
     def refuse_above_limit(self) -> None:
         """Raise an error if the forecast exceeds the memory limit of a process."""

@@ -410,7 +410,10 @@ def parse_slices(
     transform: "scipy.signal.ShortTimeFFT",
     n: int,
 ) -> tuple[int, int]:
-    """Return the first slice, and the end of the slices, of `n` samples."""
+    """Return the first slice, and the end of the slices, of `n` samples.
+
+    None stands for SciPy's `p_min` and `p_max`. An argument outside of these is refused.
+    """
     first = transform.p_min
     end = transform.p_max(n)
     if p0 is not None:
@@ -501,12 +504,10 @@ def _by_block(
     axis = plan.axis
     ndim = arrays[0].ndim
     sources = list(arrays)
-    across = (*plan.across, range(0))
-    if any(across):
+    if any(plan.across):
         sources += [around_edges(a, axis, plan.edge, with_end=True) for a in arrays]
     chunks = list(plan.chunks)
-    pairs = zip(plan.inside, across, strict=True)
-    chunks[axis] = tuple(len(inside) + len(own_across) for inside, own_across in pairs)
+    chunks[axis] = plan.counts
     spectra: Any = da.map_blocks(
         slices_of_block,
         *sources,
@@ -515,7 +516,7 @@ def _by_block(
         chunks=(*chunks, (plan.frequencies,)),
         new_axis=[ndim],
         inside=plan.inside,
-        across=plan.across,
+        across=plan.across_ends,
         work=work,
         is_even=plan.overlapping,
     )

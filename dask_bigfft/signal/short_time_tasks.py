@@ -237,7 +237,7 @@ def slices_of_block(
     number = block_id[work.axis]
     lines = [line_view(block, work.axis, source_id) for block in blocks]
     starts = inside[number]
-    starts_across = across[number] if number < len(across) else range(0)
+    starts_across = across[number]
     inside_count = len(starts)
     count = inside_count + len(starts_across)
     shape = list(blocks[0].shape)

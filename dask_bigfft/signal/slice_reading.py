@@ -168,13 +168,21 @@ class SliceBlocks(ReadBlocks):
         emit("source_read", nbytes=out.nbytes, seconds=time.perf_counter() - started)
 
     def _before(self, region: Region, start: int, stop: int) -> Array:
-        """Return padded samples before the record's part for some rows; both ends are negative."""
+        """Return padded samples before the record's part for some rows.
+
+        `start` and `stop` are counted from the first sample of the part, which is longer than the
+        padding. They are at most 0.
+        """
         before = self.extent.before
         padded = self._padded(region, slice(0, before + 1), (before, 0))
         return padded[self._along(start + before, stop + before)]
 
     def _behind(self, region: Region, start: int, stop: int) -> Array:
-        """Return padded samples behind the record's part for some rows."""
+        """Return padded samples behind the record's part for some rows.
+
+        `start` and `stop` are counted from the first sample of the part, which is longer than the
+        padding.
+        """
         first = self.extent.size - self.extent.after - 1
         padded = self._padded(
             region,

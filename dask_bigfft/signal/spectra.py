@@ -35,11 +35,11 @@ from dask_bigfft.signal.arguments import (
 )
 from dask_bigfft.signal.filters import Spacing, parse_samples
 from dask_bigfft.signal.transforms import (
-    ProductPhase,
+    ProductTimer,
     SpectrumAxis,
     Transforms,
     planned,
-    product_phase,
+    product_timer,
     spectrum_axes,
 )
 
@@ -63,7 +63,7 @@ def _scale(lengths: Sequence[int], spacing: Sequence[float], scaling: Any) -> fl
     return math.prod(d / n if scaling == "density" else 1 / (n * n) for n, d in pairs)
 
 
-def _spectrum(
+def _power_or_cross_spectrum(
     arrays: tuple[da.Array, ...],
     axes: Axes,
     d: Any,
@@ -101,7 +101,7 @@ def _spectrum(
         scale=scale,
         axes=spectrum_axes(first_plan),
         onesided=is_onesided,
-        phase=product_phase(spectra[0], first_plan),
+        timer=product_timer(spectra[0], first_plan),
     )
 
 
@@ -111,7 +111,7 @@ def _crossed(
     scale: float,
     axes: tuple[SpectrumAxis, ...],
     onesided: bool,
-    phase: ProductPhase,
+    timer: ProductTimer,
     block_id: Any,
 ) -> Array:
     """Return scaled products, which include the missing half of a spectrum if `onesided`.
@@ -119,7 +119,7 @@ def _crossed(
     Of two blocks, the first one is conjugated; one block is multiplied by its own conjugate.
     """
     x = blocks[0]
-    with phase.measured(x.nbytes):
+    with timer.measured(x.nbytes):
         is_cross = len(blocks) == 2
         squared: Array = np.conjugate(x) * blocks[1] if is_cross else x.real**2 + x.imag**2
         squared *= squared.real.dtype.type(scale)
@@ -193,7 +193,7 @@ def power_spectrum(
     along = several_axes(axes, array.ndim)
     window_values = _parse_windows(windows, [array.shape[axis] for axis in along])
     missing = parse_mask(mask, array)
-    power = _spectrum(
+    power = _power_or_cross_spectrum(
         (_with_zeros(array, missing),),
         axes,
         d,
@@ -365,7 +365,7 @@ def cross_spectrum(
     array([ 0.0625+0.j   ,  0.    -0.125j, -0.0625+0.j   ])
     """
     _refuse_of_xarray(options, "cross_spectrum")
-    return _spectrum(
+    return _power_or_cross_spectrum(
         parse_pair(x, y),
         axes,
         d,
@@ -384,11 +384,11 @@ def _binned(
     axes: tuple[SpectrumAxis, ...],
     spacing: tuple[float, ...],
     edges: Array,
-    phase: ProductPhase,
+    timer: ProductTimer,
     block_id: tuple[int, ...],
 ) -> Array:
     """Return the power (real part) and number (imaginary part) of frequencies in each bin."""
-    with phase.measured(block.nbytes):
+    with timer.measured(block.nbytes):
         return _sums_of_bins(
             block,
             axes,
@@ -532,7 +532,7 @@ def radial_power_spectrum(
         axes=spectrum_axes(plan),
         spacing=spacing,
         edges=edges,
-        phase=product_phase(spectrum, plan),
+        timer=product_timer(spectrum, plan),
     )
     for axis in along:
         sums = sum_of_blocks(sums, axis)
@@ -557,7 +557,10 @@ def radial_power_spectrum(
 
 
 def sum_of_blocks(a: Any, axis: int) -> Any:
-    """Return the sum of an array's blocks, which have the same shape, along an axis."""
+    """Return the elementwise sum of the blocks along an axis, which have one shape.
+
+    An array of one block along the axis is returned itself.
+    """
     if a.numblocks[axis] == 1:
         return a
     bounds = (0, *itertools.accumulate(a.chunks[axis]))

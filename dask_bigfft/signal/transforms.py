@@ -175,8 +175,8 @@ def _price(
 
 
 @dataclass(frozen=True)
-class ProductPhase:
-    """The phase *product* of a plan, as events have it.
+class ProductTimer:
+    """Timer of the work on the spectrum of a plan, which events and reports call *product*.
 
     Parameters
     ----------
@@ -204,9 +204,9 @@ class ProductPhase:
         )
 
 
-def product_phase(spectrum: da.Array, plan: Plan) -> ProductPhase:
-    """Return the phase of the work on a spectrum that a plan made."""
-    return ProductPhase(plan_token(spectrum), len(plan.rounds))
+def product_timer(spectrum: da.Array, plan: Plan) -> ProductTimer:
+    """Return the timer of the work on a spectrum that a plan made."""
+    return ProductTimer(plan_token(spectrum), len(plan.rounds))
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,10 @@ def _sums_over_known(
 
 @on_own_gpu
 def _coefficients(sums: Array, axis: int, shape_count: int) -> Any:
-    """Return the solution of the normal equations of which an axis has the sums."""
+    """Return the solution of the normal equations of `_sums_over_known`.
+
+    The sums lie along `axis`. Singular equations have the smallest solution.
+    """
     along_last = np.moveaxis(sums, axis, -1)
     rows, columns = np.triu_indices(shape_count)
     pair_count = len(rows)

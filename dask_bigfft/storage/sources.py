@@ -90,12 +90,12 @@ class NpyFile:
         mapped = self._mapped()
         nbytes = path.stat().st_size
         implied = mapped.offset + mapped.nbytes
-        if nbytes != implied:  # NumPy refuses shorter files alone
+        if nbytes != implied:  # NumPy itself refuses shorter files, but not longer ones
             raise ValueError(f"it has {nbytes} bytes, and {implied} by its header")
         self.shape = mapped.shape
         self.dtype = mapped.dtype
         self.ndim = mapped.ndim
-        self.columns_first = mapped.flags.f_contiguous and not mapped.flags.c_contiguous
+        self.is_fortran_order = mapped.flags.f_contiguous and not mapped.flags.c_contiguous
 
     def _mapped(self) -> "np.memmap[Any, DType]":
         with _parsing:
@@ -355,14 +355,16 @@ def _folder_of(store: Any) -> Path | None:
 
 
 def _zarr_reader(stored: Any, folder: Path, packing: Packing | None = None) -> Reader:
-    plain = plain_chunks(stored, folder)
-    unit = stored.shards or stored.chunks
+    """Return the reader of a Zarr array, which reads whole shards, or whole chunks.
+
+    Rows of chunks that are plain files are read one by one.
+    """
     return Reader(
         stored,
-        unit,
-        plain,
-        stored.order == "C",
-        packing,
+        unit=stored.shards or stored.chunks,
+        plain=plain_chunks(stored, folder),
+        last_first=stored.order == "C",
+        packing=packing,
     )
 
 
@@ -460,7 +462,7 @@ def open_reader(path: Path, component: str | None = None, missing: float | None 
     except UNREADABLE as error:
         need = f"a Zarr array, an HDF5 file, or an .npy file of numbers ({error})"
         raise_invalid("source", str(path), need)
-    return Reader(stored, None, last_first=not stored.columns_first)
+    return Reader(stored, None, last_first=not stored.is_fortran_order)
 
 
 def refuse_missing_chunks(path: Path, component: str | None = None) -> None:

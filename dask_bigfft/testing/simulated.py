@@ -517,7 +517,8 @@ class SimulatedGPU:
                 if may_start():
                     ready.append(stream)
         if not ready:
-            raise DeviceError("streams wait for each other, or for a mark that was never made")
+            text = "streams wait for each other, or for a mark that was never made, or nothing is "
+            raise DeviceError(f"{text}queued")
         (stream,) = self._random.choices(ready, [stream.favour for stream in ready])
         _, run = stream.waiting.popleft()
         run()
@@ -589,7 +590,7 @@ class SimulatedGPU:
         """Queue a copy of a view, ``h2d`` or ``d2h``."""
 
         def run() -> None:
-            values = self._array(device, host.itemsize)
+            values = self._array(device, alignment=host.itemsize)
             if direction == "h2d":
                 values[...] = host
             else:
@@ -609,7 +610,7 @@ class SimulatedGPU:
 
         def run() -> None:
             itemsize = np.dtype(array.dtype).itemsize
-            values = self._array(array, itemsize)
+            values = self._array(array, alignment=itemsize)
             values[...] = 0
 
         seconds = array.nbytes / self.profile.memory
@@ -648,14 +649,14 @@ class SimulatedGPU:
             nbytes += source.nbytes
 
         def run() -> None:
-            x = self._array(source, itemsize)
-            y = self._array(target, itemsize)
+            x = self._array(source, alignment=itemsize)
+            y = self._array(target, alignment=itemsize)
             computed(op, x, y)
 
         self._put(stream, "compute", nbytes / self.profile.memory, run)
 
     def prepare(self, stream: SimulatedStream, op: Transfer, target: DeviceArray) -> Transfer:
-        """Return the operation: a product is queued as a whole."""
+        """Return the operation itself: nothing of it is done before `compute`."""
         return op
 
     def _compute_fft(

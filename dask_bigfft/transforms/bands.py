@@ -138,8 +138,10 @@ class Spectrum:
         last = min(math.floor(high), self.highest)
         if first > last:
             step = 1 / (self.length * spacing)
-            allowed = f"a band with a frequency of the spectrum, which are multiples of {step:.6g}"
-            raise_invalid("band", band, f"{allowed} up to {self.highest * step:.6g}")
+            ends = sorted((self.lowest * step + 0.0, self.highest * step + 0.0))  # 0, not -0
+            allowed = "a band that contains a frequency of the spectrum: multiples of "
+            allowed += f"{abs(step):.6g} from {ends[0]:.6g} to {ends[1]:.6g}"
+            raise_invalid("band", band, allowed)
         return self.window(first, last)
 
     def parse_indices(self, band_index: Any) -> Window:

@@ -144,7 +144,8 @@ class Group(HashedOnce):
     (cropping: the values there are not part of the transform).
 
     With an ``offset`` the digits are stored cyclically shifted: place p holds the flattened
-    value p + offset modulo their size.  Then the chunks hold all of the digits and no more.
+    value p + offset modulo their size.  The chunks may hold fewer values than the digits have:
+    a cyclic window.
 
     With an ``arrangement`` its runs give the place of each flattened value. One place may be read
     as several values, and some values have no place.

@@ -359,6 +359,9 @@ def parse_dtype(dtype: np.dtype[Any], kind: Kind) -> str:
 def parse_axes(argument: str, axes: Sequence[SupportsIndex], ndim: int) -> tuple[int, ...]:
     """Return non-negative axes of an array; each may occur once.
 
+    An error names `argument`. An array without dimensions has no such axes, whatever they are: its
+    error names the array, `a`.
+
     >>> parse_axes("axes", (-1, 0), 3)
     (2, 0)
     """
@@ -469,7 +472,10 @@ def _by_axis(
 
 
 def _parse_digits(digits: Any, axes: tuple[int, ...], ndim: int) -> dict[int, tuple[int, ...]]:
-    """Return the given digits of spectra in transposed order by axis."""
+    """Return the argument `digits` by axis; empty for None.
+
+    They are the factors in which a spectrum in transposed order is stored.
+    """
     if digits is None:
         return {}
     by_name = _by_axis("digits", digits, axes, "a mapping of axis to factors")

@@ -123,7 +123,7 @@ def aligned(array: xr.DataArray, other: xr.DataArray) -> tuple[xr.DataArray, xr.
         raise_invalid("other", type(other).__qualname__, f"an array like the first ({error})")
 
 
-def _spectrum(
+def _power_or_cross_spectrum(
     work: Callable[..., Any],
     arrays: Sequence[xr.DataArray],
     dim: Dims,
@@ -135,7 +135,11 @@ def _spectrum(
     metres: bool,
     keywords: dict[str, Any],
 ) -> tuple[dict[Hashable, Samples], Any]:
-    """Return samples by dimension, with the halved one last, and the spectrum by `work`."""
+    """Return samples by dimension, with the halved one last, and the spectrum.
+
+    `work` is the function of `dask_bigfft.signal` that makes the power spectrum of one array, or
+    the cross spectrum of two.
+    """
     dims = parse_dims(arrays[0], dim, lambda _: True)
     corrects_window = parse_flag("window_correction", window_correction)
     if corrects_window and window is None:
@@ -362,7 +366,7 @@ def power_spectrum(
     >>> power.values, power.units
     (array([0., 0., 1.]), '(m)^2')
     """
-    samples, data = _spectrum(
+    samples, data = _power_or_cross_spectrum(
         signal.power_spectrum,
         [array],
         dim,
@@ -421,7 +425,7 @@ def cross_spectrum(
         For invalid arguments.
     """
     arrays = aligned(array, other)
-    samples, data = _spectrum(
+    samples, data = _power_or_cross_spectrum(
         signal.cross_spectrum,
         arrays,
         dim,
@@ -486,7 +490,7 @@ def isotropic_power_spectrum(
         radii.append(middles)
         return power
 
-    samples, data = _spectrum(
+    samples, data = _power_or_cross_spectrum(
         work,
         [array],
         dim,

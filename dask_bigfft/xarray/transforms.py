@@ -19,7 +19,7 @@ from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.plans import plan as plan_of_array
 from dask_bigfft.transforms.bands import Spectrum
-from dask_bigfft.transforms.spec import parse_length, parse_orders
+from dask_bigfft.transforms.spec import FAMILIES, parse_length, parse_orders
 from dask_bigfft.xarray.arrays import (
     Detrend,
     Dims,
@@ -43,6 +43,7 @@ from dask_bigfft.xarray.coordinates import (
 )
 from dask_bigfft.xarray.keywords import refuse_unknown
 
+#: Names of `FAMILIES`.
 TransformName = Literal["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"]
 
 
@@ -507,21 +508,25 @@ def both_shifted(name: str, array: xr.DataArray, dim: Dims = None) -> xr.DataArr
 
 def planned(
     array: xr.DataArray,
-    kind: TransformName,
+    name: TransformName,
     dim: Dims = None,
     *,
     n: int | None = None,
     norm: Norm = None,
     **extras: Unpack[Extras],
 ) -> Plan:
-    """Return the plan of a transform of an array."""
+    """Return the plan of a transform of an array.
+
+    `n` is the length of the last dimension; inverse transforms other than irfft refuse it.
+    """
     keywords: dict[str, Any] = {**extras}
     refuse_unknown(keywords, planned)
-    work = partial(plan_of_array, kind=f"{kind}n")
-    if kind in ("ifft", "irfft", "ihfft"):
+    work = partial(plan_of_array, kind=f"{name}n")
+    _, _, is_forward = FAMILIES[name]
+    if not is_forward:
         dims = parse_dims(array, dim, is_spectral(array))
-        half = dims[-1] if kind == "irfft" else None
-        _, samples = _samples_after(kind, array, dims, n)
+        half = dims[-1] if name == "irfft" else None
+        _, samples = _samples_after(name, array, dims, n)
         inverse_plan: Plan = _samples_of_spectrum(
             work,
             array,
@@ -533,8 +538,8 @@ def planned(
         return inverse_plan
     dims = parse_dims(array, dim, lambda _: True)
     samples = _with_bands(
-        _samples_before(kind, array, dims, n),
-        half=dims[-1] if kind == "rfft" else None,
+        _samples_before(name, array, dims, n),
+        half=dims[-1] if name == "rfft" else None,
         band=keywords.pop("band", None),
         band_index=keywords.pop("band_index", None),
     )

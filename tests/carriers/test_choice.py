@@ -16,6 +16,7 @@ from dask_bigfft.carriers import choice
 from dask_bigfft.carriers.resident import ON_GPUS
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.machine import environment
 
 RNG = np.random.default_rng(7)
 FIELD = RNG.standard_normal((24, 20, 18))
@@ -41,6 +42,26 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
 
 def blocks() -> da.Array:
     return da.from_array(FIELD, chunks=(6, 20, 9))
+
+
+@pytest.mark.parametrize(
+    ("carrier", "storage", "is_shared", "has_buffers"),
+    [
+        ("auto", "auto", True, True),
+        ("shared", "memory", True, False),
+        ("tasks", "memory", False, False),
+        ("p2p", "memory", False, True),
+        ("disk", "disk", False, False),
+    ],
+)
+def test_plans_count_on_what_the_carrier_offers(
+    carrier: str, storage: str, is_shared: bool, has_buffers: bool, cluster: LocalCluster
+) -> None:
+    with dask.config.set({"bigfft.exchange.carrier": carrier}):
+        assert environment.possible_storage() == storage
+        assert environment.current_machine(None).shared == is_shared
+        with Client(cluster):
+            assert (environment.current_machine(None).buffers is not None) == has_buffers
 
 
 def test_shifts_alone_and_beside_a_transform(client: Client) -> None:

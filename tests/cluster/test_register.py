@@ -245,7 +245,8 @@ def test_versions_that_differ_are_said_process_by_process(client, monkeypatch):
         register(client)
 
 
-def test_what_is_no_client_or_number_is_refused(client):
+def test_what_is_no_client_or_number_is_refused_before_the_cluster_is_asked(client, monkeypatch):
+    monkeypatch.delattr(room, "check_versions")
     with pytest.raises(ArgumentError, match="`client`='here'"):
         register("here")
     for wrong, kind in ((-1, ArgumentError), (True, ArgumentTypeError), ("1", ArgumentTypeError)):

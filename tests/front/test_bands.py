@@ -238,6 +238,19 @@ def test_frequencies_of_bands(n, name):
             np.testing.assert_allclose(result.compute(), expected, rtol=1e-15)
 
 
+@pytest.mark.parametrize(
+    ("half", "spacing", "text"),
+    [
+        (False, 1.0, "multiples of 0.125 from -0.5 to 0.375"),
+        (False, -1.0, "multiples of 0.125 from -0.375 to 0.5"),
+        (True, -1.0, "multiples of 0.125 from -0.5 to 0$"),
+    ],
+)
+def test_errors_name_the_frequencies_of_the_spectrum(half, spacing, text):
+    with pytest.raises(ArgumentError, match=text):
+        Spectrum(8, half).parse_band((-0.2, -0.15), spacing)
+
+
 def test_frequencies_of_a_spectrum():
     a = da.from_array(random_array((12, 15), "f8", 0), chunks=(3, 15))
     spectrum = fft.rfft2(a, band={0: (-0.2, 0.1), 1: (0.1, 0.3)})

@@ -11,7 +11,7 @@ from dask.utils import parse_bytes
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.errors import PlanError
+from dask_bigfft.errors import ArgumentError, PlanError
 from dask_bigfft.machine import environment
 from dask_bigfft.memory import default_arena, limits
 
@@ -42,6 +42,8 @@ def test_preserved_chunks_are_the_inputs_scaled_where_the_length_changes():
         (-1, ((12,), (20,))),
         (((1, 11), (20,)), ((1, 11), (20,))),
         ({-1: -1, 0: (2, 10)}, ((2, 10), (20,))),
+        ({0: None, 1: -1}, ((4, 4, 4), (20,))),
+        ((-1, None), ((12,), (5, 5, 5, 5))),
         (("auto", 10), ((12,), (10, 10))),
         ("1 kiB", None),  # dask decides the shape
         (np.int64(12), ((12,), (12, 8))),
@@ -53,6 +55,11 @@ def test_explicit_chunks(chunks, expected):
         assert result.chunks == expected or np.prod(result.chunksize) * 16 <= 1024
         if order == "natural":
             np.testing.assert_allclose(result.compute(), np.fft.fft2(X), atol=1e-10)
+
+
+def test_chunks_name_an_axis_once():
+    with pytest.raises(ArgumentError, match="every axis at most once"):
+        fft.fft(da.from_array(X, chunks=(4, 5)), chunks={1: 4, -1: 5})
 
 
 @pytest.mark.parametrize(

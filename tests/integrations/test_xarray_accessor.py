@@ -11,8 +11,9 @@ import dask_bigfft
 import dask_bigfft.xarray as bx
 from dask_bigfft import fft, signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.transforms.spec import FAMILIES
 from dask_bigfft.xarray.accessor import Accessor
-from dask_bigfft.xarray.plans import OTHER_NAMES
+from dask_bigfft.xarray.plans import OTHER_NAMES, TRANSFORM_NAMES
 
 NAMES = sorted(set(bx.__all__) - {"Accessor"})
 
@@ -26,6 +27,12 @@ def field(chunks=(5, 7)):
 
 def parameters(function):
     return inspect.signature(function).parameters
+
+
+def test_names_of_plans_are_those_of_all_transforms_and_in_the_docstring():
+    assert tuple(FAMILIES) == TRANSFORM_NAMES
+    for name in (*TRANSFORM_NAMES, *OTHER_NAMES):
+        assert f'``"{name}"``' in bx.plan.__doc__
 
 
 def test_every_function_is_a_method():

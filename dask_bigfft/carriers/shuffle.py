@@ -124,7 +124,7 @@ class MemoryBudget:
         self._lock = threading.Lock()
 
     def reserve(self, nbytes: int) -> bool:
-        """Reserve some bytes; return whether this was possible."""
+        """Reserve `nbytes` bytes; return whether this was possible."""
         with self._lock:
             if self.nbytes + nbytes > self.limit or (self._pressed and self._pressed()):
                 return False

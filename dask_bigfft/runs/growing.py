@@ -117,7 +117,7 @@ class GrowingRun:
         raise NotImplementedError
 
     def _default_blocks(self, nbytes: int) -> tuple[int, ...]:
-        """Return the shape of a block of a new result whose spectra have about some bytes."""
+        """Return the shape of a block of a new result whose spectra have about `nbytes` bytes."""
         raise NotImplementedError
 
     def _coordinate_rate(self, *, is_needed: bool) -> float | None:
@@ -202,7 +202,7 @@ class GrowingRun:
             nbytes //= 2
 
     def blocks_of(self, nbytes: int) -> tuple[int, ...]:
-        """Return the given shape of a block of a new result, or one of about some bytes."""
+        """Return the given shape of a block of a new result, or one of about `nbytes` bytes."""
         chunks = self.request.options.get("chunks")
         if chunks is None:
             return self._default_blocks(nbytes)

@@ -130,7 +130,7 @@ class SamplesRun(GrowingRun):
         return (*lengths[: self.axis], *lengths[self.axis + 1 :])
 
     def _default_blocks(self, nbytes: int) -> tuple[int, ...]:
-        """Return the shape of a block of a new result whose spectra have about some bytes.
+        """Return the shape of a block of a new result whose spectra have about `nbytes` bytes.
 
         It has the samples of the slices of a stored chunk, or of several, unless that is too large.
         """

@@ -149,7 +149,7 @@ class ShortTimeRun(GrowingRun):
         return call.spectra()
 
     def _default_blocks(self, nbytes: int) -> tuple[int, ...]:
-        """Return the shape of a block of a new result that has about some bytes."""
+        """Return the shape of a block of a new result that has about `nbytes` bytes."""
         shape = self.shape
         rows = [max(cut, default=1) or 1 for cut in self.x.chunks]
         rows[self.axis] = 1

@@ -191,7 +191,7 @@ class ProductTimer:
 
     @contextmanager
     def measured(self, nbytes: int) -> Iterator[None]:
-        """Context manager that emits the time of work on a block of some bytes."""
+        """Context manager that emits the time of work on a block of `nbytes` bytes."""
         started = time.perf_counter()
         yield
         seconds = time.perf_counter() - started

@@ -317,8 +317,8 @@ class SegmentPlan(BlockwisePlan):
         return [*self.across, range(0)]
 
     @property
-    def counts(self) -> tuple[int, ...]:
-        """Number of the segments inside each block, and across its end."""
+    def block_counts(self) -> tuple[int, ...]:
+        """Number of the segments of each block: inside it, and across its end."""
         pairs = zip(self.inside, self.across_ends, strict=True)
         return tuple(len(inside) + len(across) for inside, across in pairs)
 
@@ -378,7 +378,7 @@ class SegmentPlan(BlockwisePlan):
 
     def _result_block_nbytes(self, rows: int) -> int:
         """Return the bytes of the largest block of spectra that are not averaged."""
-        return rows * max(self.counts) * self._spectrum_nbytes
+        return rows * max(self.block_counts) * self._spectrum_nbytes
 
     def _spectra_nbytes(self, rows: int, threads: int) -> int:
         """Return the bytes of spectra, or of their sums, that are in memory at a time.

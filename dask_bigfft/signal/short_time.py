@@ -507,7 +507,7 @@ def _by_block(
     if any(plan.across):
         sources += [around_edges(a, axis, plan.edge, with_end=True) for a in arrays]
     chunks = list(plan.chunks)
-    chunks[axis] = plan.counts
+    chunks[axis] = plan.block_counts
     spectra: Any = da.map_blocks(
         slices_of_block,
         *sources,

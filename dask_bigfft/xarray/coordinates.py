@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
-from dask_bigfft.xarray.steps import TOLERANCE, even_step
+from dask_bigfft.xarray.steps import PIECE, TOLERANCE, even_step
 from dask_bigfft.xarray.units import unit_symbol
 
 PREFIX = "freq_"
@@ -168,8 +169,18 @@ class Samples:
         """
         if self.dtype is None:
             return None
+        dtype = np.dtype(object if self.calendar is not None else self.dtype)
+        positions = np.empty(count, dtype)
+        for start in range(0, count, PIECE):
+            stop = min(start + PIECE, count)
+            positions[start:stop] = self._positions(start, stop)
+        attrs = {} if self.units is None else {"units": self.units}
+        return xr.Variable((self.dim,), positions, attrs)
+
+    def _positions(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return the positions of the samples `start` to `stop` - 1, as the coordinate has them."""
         dtype = np.dtype(self.dtype)
-        offsets = np.arange(self.length)[:count] * self.step
+        offsets = np.arange(start, stop) * self.step
         positions: Any
         if self.is_time:
             whole_offsets = np.rint(offsets).astype(np.int64)
@@ -179,13 +190,11 @@ class Samples:
             positions = self.first + offsets
         if self.calendar is not None:
             microseconds = positions.astype("m8[us]").astype(np.int64)
-            positions = import_module("cftime").num2date(microseconds, SINCE, self.calendar)
-        elif dtype.kind in "iu":
-            positions = np.rint(positions).astype(dtype)
-        else:
-            positions = positions.astype(dtype)
-        attrs = {} if self.units is None else {"units": self.units}
-        return xr.Variable((self.dim,), positions, attrs)
+            dates = import_module("cftime").num2date(microseconds, SINCE, self.calendar)
+            return np.asarray(dates)
+        if dtype.kind in "iu":
+            positions = np.rint(positions)
+        return np.asarray(positions.astype(dtype))
 
 
 def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
@@ -194,39 +203,49 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     if dim not in array.coords:
         return Samples(dim, length)
     coordinate = array.coords[dim]
-    places = coordinate.values
-    units = coordinate.attrs.get("units")
-    calendar = getattr(next(iter(places), None), "calendar", None)
-    if calendar is not None:
-        places = np.asarray(import_module("cftime").date2num(places, SINCE)).astype("m8[us]")
-    if places.dtype.kind not in "iufmM":
+    values = coordinate.values
+    calendar = getattr(next(iter(values), None), "calendar", None)
+    dtype = values.dtype if calendar is None else np.dtype("m8[us]")
+    if dtype.kind not in "iufmM":
         need = f"numbers or times, or none: drop_vars({dim!r})"
         raise_invalid(
             f"coordinate {dim}",
-            f"of dtype {places.dtype}",
+            f"of dtype {dtype}",
             need,
             kind=ArgumentTypeError,
         )
-    dtype = str(places.dtype)
     time_unit = "ns"
-    if places.dtype.kind in "mM":  # in their own unit: years before 1678 are not in nanoseconds
-        unit, multiple = np.datetime_data(places.dtype)
+    if dtype.kind in "mM":  # in their own unit: years before 1678 are not in nanoseconds
+        unit, multiple = np.datetime_data(dtype)
         time_unit = unit if unit in SECONDS and multiple == 1 else "ns"
-        places = places.astype(f"{places.dtype.kind}8[{time_unit}]").astype(np.int64)
-    first = places[0].item() if length else 0
+    as_numbers = partial(_as_numbers, time_unit=time_unit, calendar=calendar)
     samples = Samples(
         dim,
         length,
-        first=first,
-        units=units,
-        dtype=dtype,
+        first=as_numbers(values[:1]).item() if length else 0,
+        units=coordinate.attrs.get("units"),
+        dtype=str(dtype),
         time_unit=time_unit,
         calendar=calendar,
     )
     if length < 2:
         return samples
     seconds = SECONDS[time_unit] if samples.is_time else None
-    return replace(samples, step=even_step(coordinate, places, seconds))
+    return replace(samples, step=even_step(coordinate, as_numbers, seconds))
+
+
+def _as_numbers(
+    values: npt.NDArray[Any],
+    time_unit: str,
+    calendar: str | None,
+) -> npt.NDArray[Any]:
+    """Return values of a coordinate as numbers: times in a unit, those of cftime since 1970."""
+    if calendar is not None:
+        since_1970 = import_module("cftime").date2num(values, SINCE, calendar)
+        return np.asarray(since_1970).astype(np.int64)
+    if values.dtype.kind in "mM":
+        return values.astype(f"{values.dtype.kind}8[{time_unit}]").astype(np.int64)
+    return values
 
 
 def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:

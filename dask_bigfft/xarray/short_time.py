@@ -78,11 +78,14 @@ def _moved(
 def _with_slices(
     array: xr.DataArray,
     data: Any,
-    dim: Hashable,
+    own: Samples,
     keywords: Mapping[str, Any],
 ) -> xr.DataArray:
-    """Return spectra of slices with the coordinates of their frequencies and times."""
-    own = samples_of(array, dim)
+    """Return spectra of slices with the coordinates of their frequencies and times.
+
+    `own` are the samples of the dimension that was transformed.
+    """
+    dim = own.dim
     transform = parse_window_keywords(keywords, 1 / abs(own.spacing))
     first, end = parse_slices(
         keywords.get("p0"),
@@ -124,12 +127,12 @@ def _with_slices(
 def _slices(
     work: Callable[..., Any],
     array: xr.DataArray,
-    dim: Hashable,
+    own: Samples,
     options: Mapping[str, Any],
     keywords: Mapping[str, Any],
 ) -> xr.DataArray:
     """Return spectra of slices by a function of `dask_bigfft.signal` along a dimension."""
-    own = samples_of(array, dim)
+    dim = own.dim
     new_dims = renamed_dims(array, dim, f"{PREFIX}{dim}")
     others = [name for name in array.dims if name != dim]
     data = work(
@@ -139,7 +142,7 @@ def _slices(
         **keywords,
         **with_numbered_chunks(options, others, [*new_dims, dim]),
     )
-    return _with_slices(array, data, dim, keywords)
+    return _with_slices(array, data, own, keywords)
 
 
 @over_variables(spectral=False)
@@ -215,7 +218,7 @@ def stft(
     spectra = _slices(
         signal.stft,
         array,
-        name,
+        samples_of(array, name),
         {**options},
         keywords,
     )
@@ -279,15 +282,16 @@ def spectrogram(
         "k_offset": k_offset,
         "padding": padding,
     }
+    own = samples_of(array, name)
     spectra = _slices(
         signal.spectrogram,
         array,
-        name,
+        own,
         {**options},
         keywords,
     )
     scaling = "density" if scale_to == "psd" else "spectrum"
-    spectra.attrs = squared_units([array], [samples_of(array, name).frequency_units], scaling)
+    spectra.attrs = squared_units([array], [own.frequency_units], scaling)
     return spectra
 
 

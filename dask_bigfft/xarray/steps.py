@@ -1,5 +1,6 @@
 """The step of a coordinate's samples, and what to do about uneven ones."""
 
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -10,6 +11,9 @@ from dask_bigfft.errors import raise_invalid
 
 #: Relative tolerance of the steps of a coordinate around their mean.
 TOLERANCE = 1e-3
+
+#: Number of a coordinate's values that are worked on together, so that temporary arrays are small.
+PIECE = 2**16
 
 #: Units of durations in messages, in seconds.
 _DURATIONS = {
@@ -23,7 +27,9 @@ _DURATIONS = {
 
 
 def even_step(
-    coordinate: xr.DataArray, places: npt.NDArray[Any], seconds: float | None = None
+    coordinate: xr.DataArray,
+    as_numbers: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
+    seconds: float | None = None,
 ) -> float:
     """Return the mean step of a coordinate.
 
@@ -31,25 +37,52 @@ def even_step(
     ----------
     coordinate
         Coordinate of one dimension with at least two samples.
-    places
-        Its values as numbers.
+    as_numbers
+        Function that returns some of its values as numbers.
     seconds
-        Length of 1 in `places` in seconds, None for a coordinate that is no time.
+        Length of 1 in these numbers in seconds, None for a coordinate that is no time.
 
     Raises
     ------
     ArgumentError
         If the steps differ, with the gap or the calendar's step, and what to do.
     """
-    # Python's integers do not overflow, as differences of large times would.
-    exact_places = places if places.dtype.kind == "f" else places.astype(object)
+    values = coordinate.values
+    pieces = []
     with np.errstate(invalid="ignore"):  # of infinite values
-        steps = np.diff(exact_places).astype(float)
-        mean_step = float(steps.mean())
-        errors = np.abs(steps - mean_step)
-    if mean_step and np.all(errors <= TOLERANCE * abs(mean_step)):
-        return mean_step
-    _raise_uneven(coordinate, steps, seconds)
+        for steps in _steps_by_piece(values, as_numbers):
+            pieces.append((steps.min(), steps.max(), steps.sum()))
+        smallest, largest, sums = np.transpose(pieces)
+        mean_step = float(sums.sum() / (len(values) - 1))
+        errors = np.abs([smallest.min() - mean_step, largest.max() - mean_step])
+        if mean_step and np.all(errors <= TOLERANCE * abs(mean_step)):
+            return mean_step
+        all_steps = np.concatenate([*_steps_by_piece(values, as_numbers)])
+    _raise_uneven(coordinate, all_steps, seconds)
+
+
+def _steps_by_piece(
+    values: npt.NDArray[Any],
+    as_numbers: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
+) -> Iterator[npt.NDArray[np.float64]]:
+    """Yield the steps of a coordinate's values, a piece at a time."""
+    for start in range(0, len(values) - 1, PIECE):
+        yield _steps(as_numbers(values[start : start + PIECE + 1]))
+
+
+def _steps(places: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the steps between numbers, without overflow.
+
+    >>> _steps(np.array([2**64 - 1, 0], np.uint64))
+    array([-1.84467441e+19])
+    """
+    if places.dtype.kind == "f":
+        exact_places = places
+    elif int(places.max()) - int(places.min()) < 2**63:
+        exact_places = places.astype(np.int64)
+    else:
+        exact_places = places.astype(object)
+    return np.diff(exact_places).astype(float)
 
 
 def _raise_uneven(

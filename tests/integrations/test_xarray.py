@@ -1,5 +1,7 @@
 """Transforms by the names of dimensions: values, names, coordinates, attributes, and chunks."""
 
+import tracemalloc
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -587,9 +589,10 @@ def even(kind):
     }[kind]
 
 
-@pytest.mark.parametrize(
-    "kind", ["dates", "old dates", "durations", "cftime", "integers", "numbers"]
-)
+KINDS = ["dates", "old dates", "durations", "cftime", "integers", "numbers"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_spectrum_goes_through_netcdf_3(kind, tmp_path):
     """Its attributes have no integers of 64 bits."""
     a = xr.DataArray(np.random.default_rng(4).standard_normal(12), {"x": even(kind)}, ["x"], "T")
@@ -611,3 +614,57 @@ def test_a_first_sample_as_an_integer_is_understood(kind):
     spectrum = a.bigfft.rfft("x")
     spectrum.freq_x.attrs["direct_first"] = int(a.x.values[0].astype(np.int64))
     xr.testing.assert_allclose(spectrum.bigfft.irfft(), a)
+
+
+# --- long coordinates -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", range(1, 11))
+def test_a_gap_is_found_in_any_piece_of_a_coordinate(place, monkeypatch):
+    monkeypatch.setattr("dask_bigfft.xarray.steps.PIECE", 4)
+    bx.fft(on(HOURS[:12]))
+    with pytest.raises(ArgumentError, match="gap of 12 hours"):
+        bx.fft(on(HOURS[:12].delete(place)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_coordinate_that_is_made_in_pieces(kind, monkeypatch):
+    monkeypatch.setattr("dask_bigfft.xarray.coordinates.PIECE", 5)
+    a = xr.DataArray(np.arange(12.0), {"x": even(kind)}, ["x"])
+    back = bx.irfft(bx.rfft(a))
+    xr.testing.assert_equal(back.x, a.x)
+    assert back.x.dtype == a.x.dtype
+
+
+@pytest.mark.parametrize("places", [[0, 2**64 - 1], [-(2**63), 0, 2**63 - 1]])
+def test_steps_of_integers_that_overflow(places):
+    a = xr.DataArray(np.zeros(len(places)), {"x": places}, ["x"])
+    assert bx.fft(a).freq_x.attrs["direct_step"] == 2.0**64 / (len(places) - 1)
+
+
+LENGTH = 2**22
+LONG = {
+    "dates": np.datetime64("2026-01-01", "ns") + np.arange(LENGTH).astype("m8[ms]"),
+    "durations": np.arange(LENGTH).astype("m8[us]"),
+    "integers": np.arange(LENGTH, dtype=np.int32),
+    "numbers": np.arange(LENGTH) / 1000,
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("name", ["spectrogram", "welch"])
+def test_memory_beside_a_long_coordinate(kind, name):
+    a = xr.DataArray(da.zeros(LENGTH, chunks=2**18), {"x": LONG[kind]}, ["x"])
+    arguments = {"nperseg": 256}
+    if name == "spectrogram":
+        arguments = {"win": np.hanning(256), "hop": 256}
+    method = getattr(a[: 2**12].bigfft, name)
+    method(**arguments)  # imports
+    method = getattr(a.bigfft, name)
+    tracemalloc.start()
+    try:
+        method(**arguments)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < LENGTH * 8 / 2

@@ -566,12 +566,15 @@ class RoundSums:
     ) -> None:
         """Compare a tile's result, cut along `dim`, with the sums of its input.
 
+        Sums that are not finite, or would overflow, leave it `undecided`.
+
         Raises
         ------
         Unmatched
             If they differ by more than rounding errors.
         """
-        if not math.isfinite(before.energy):
+        facts = self.facts
+        if not math.isfinite(facts.gain * before.energy * facts.length):
             self.undecided = True
             return
         checksum: complex | None = None
@@ -583,7 +586,6 @@ class RoundSums:
                 dim=dim,
                 part=part,
             )
-        facts = self.facts
         rounding_error = _limits(result.dtype)[0] * facts.digits
         energy_after = _energy_of_whole(result, facts.half_output, total)
         expected_energy = facts.gain * before.used_energy

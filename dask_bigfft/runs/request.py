@@ -24,6 +24,7 @@ from dask_bigfft import config
 from dask_bigfft.api import calls
 from dask_bigfft.api.arguments import Extras, parse_array, parse_limit
 from dask_bigfft.api.kinds import as_dask
+from dask_bigfft.carriers.disk import ScratchPlace, scratch_place
 from dask_bigfft.dask_private import functions_of
 from dask_bigfft.errors import (
     ArgumentTypeError,
@@ -291,6 +292,29 @@ class RunRequest:
         )
         band = self.bands.get("band")
         return own_filter if band is None else own_filter.in_band(band, self.spacing, x.ndim)
+
+    def result(
+        self,
+        x: da.Array,
+        plan: Plan,
+        place: ScratchPlace | None = None,
+    ) -> da.Array:
+        """Return the lazy result of the source array, a transform or a filter.
+
+        Parameters
+        ----------
+        x : dask array
+            Source array.
+        plan : Plan
+            Its plan.
+        place : ScratchPlace, optional
+            Scratch files of the exchanges; by default they are temporary.
+        """
+        if place is None and self.array is None and plan.from_rows:
+            place = replace(scratch_place(plan), rows=self.reader())
+        own_filter = self.filter_of(x)
+        operand = None if own_filter is None else own_filter.operand
+        return calls.applied(x, plan, place, operand)
 
     @property
     def filter_options(self) -> SignalOptions:

@@ -10,7 +10,7 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,7 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.api.calls import applied
-from dask_bigfft.carriers.disk import exchange_folder, scratch_place
+from dask_bigfft.carriers.disk import exchange_folder
 from dask_bigfft.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -74,11 +73,7 @@ def _run_without_scratch(request: RunRequest, store: Store) -> Done:
     x, plan = _checked_plan(request)
     is_stored = request.array is None
     identity = source_identity(request, content=False) if is_stored else {}
-    place = None
-    if is_stored and plan.from_rows:
-        place = replace(scratch_place(plan), rows=request.reader())
-    own_filter = request.filter_of(x)
-    transfer = None if own_filter is None else own_filter.operand
+    result = request.result(x, plan)
     partial = targets.partial_of(request.destination, targets.name_of_run())
     try:
         target = _created(
@@ -89,10 +84,10 @@ def _run_without_scratch(request: RunRequest, store: Store) -> Done:
             {},
         )
         try:
-            store(applied(x, plan, place, transfer), Sink(target))
+            store(result, Sink(target))
         except DamagedShardError as error:  # its files are gone: repeat everything
             _warn(error)
-            store(applied(x, plan, place, transfer), Sink(target))
+            store(request.result(x, plan), Sink(target))
         if is_stored:
             now = source_identity(request, content=False)
             refuse_changed_source(identity, now, has_scratch=False)
@@ -543,11 +538,9 @@ def _store_with_repairs(
 ) -> None:
     """Store the result; make damaged scratch files again and go on."""
     damages = Counter[str]()
-    own_filter = run.request.filter_of(x)
-    transfer = None if own_filter is None else own_filter.operand
     while True:
         try:
-            store(applied(x, run.plan, place, transfer), run.sink(target, place))
+            store(run.request.result(x, run.plan, place), run.sink(target, place))
             return
         except DamagedShardError as error:
             file = str(error.filename)

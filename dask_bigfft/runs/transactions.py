@@ -6,13 +6,10 @@ interrupted run commits nothing.
 """
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import dask.array as da
 
-from dask_bigfft.api.calls import applied
-from dask_bigfft.carriers.disk import scratch_place
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.events import raise_if_asynchronous, running_client, uses_processes
 from dask_bigfft.planner.plan import Plan
@@ -73,12 +70,12 @@ def write_in_one_commit(request: RunRequest) -> Done:
             raise_invalid(argument, getattr(request, argument), allowed, kind=ArgumentTypeError)
     place = request.repository
     session = parse_session(place)
-    is_stored = request.array is None
-    if is_stored and request.missing_chunks == "refuse":
+    source_is_stored = request.array is None
+    if source_is_stored and request.missing_chunks == "refuse":
         sources.refuse_missing_chunks(request.source, request.component)
     x, plan = requests.planned_input(request)
-    identity = source_identity(request, content=False) if is_stored else {}
-    result = _lazy_result(request, x, plan)
+    identity = source_identity(request, content=False) if source_is_stored else {}
+    result = request.result(x, plan)
     try:
         if client is None and not uses_processes():
             array = _created(request, x, plan, place.store)
@@ -89,7 +86,7 @@ def write_in_one_commit(request: RunRequest) -> Done:
             fork = session.fork()
             array = _created(request, x, plan, fork.store)
             session.merge(store_dask(sources=[result], targets=[array]))
-        if is_stored:
+        if source_is_stored:
             now = source_identity(request, content=False)
             refuse_changed_source(identity, now, has_scratch=False)
         session.commit(f"{plan.spec.title}: {place.path}")
@@ -97,16 +94,6 @@ def write_in_one_commit(request: RunRequest) -> Done:
         session.discard_changes()
         raise
     return request.done(plan, started)
-
-
-def _lazy_result(request: RunRequest, x: da.Array, plan: Plan) -> da.Array:
-    """Return the lazy result of a run."""
-    rows = None
-    if request.array is None and plan.from_rows:
-        rows = replace(scratch_place(plan), rows=request.reader())
-    own_filter = request.filter_of(x)
-    transfer = None if own_filter is None else own_filter.transfer
-    return applied(x, plan, rows, transfer)
 
 
 def _created(

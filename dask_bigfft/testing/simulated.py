@@ -200,8 +200,12 @@ def check(
         fits = sides == _sides(op)
     if not fits:
         raise DeviceError(f"{op} from {source} to {target}")
-    in_place = isinstance(op, Multiply | Transfer) or (isinstance(op, FFT) and op.kind == "c2c")
-    if in_place and source == target:
+    if isinstance(op, Multiply | Transfer):
+        if source != target:
+            raise DeviceError(f"{op} works in place, not from {source} to {target}")
+        return
+    may_be_in_place = isinstance(op, FFT) and op.kind == "c2c"
+    if may_be_in_place and source == target:
         return
     lower, upper = sorted((source, target), key=lambda array: array.offset)
     if lower.offset + lower.nbytes > upper.offset:

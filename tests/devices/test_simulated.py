@@ -82,6 +82,7 @@ OTHER = DeviceArray(512, (8,), "<c16")
         ),
         (strided(), LINE, LINE, "overlap"),
         (transposed((4, 6), (1, 0), "<c16"), LINE, LINE, "Strided"),
+        (Multiply((8,), "<c16"), DeviceArray(0, (8,), "<c16"), OTHER, "works in place"),
         (FFT("c2c", (8,), (8,), (0,), -1, "<c16"), OTHER, OTHER, "no plan was made"),
         (FFT("c2c", (24,), (24,), (0,), -1, "<c16"), LINE, LINE, "work area of 0"),
     ],

@@ -225,6 +225,14 @@ def test_what_cannot_be_verified_says_so(events, mode, value):
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_an_energy_that_overflows_in_the_transform_cannot_be_verified(mode):
+    x = da.full(1024, 3e152, dtype=complex, chunks=-1)
+    with pytest.warns(RuntimeWarning, match="cannot be verified"):
+        result = fft.fft(x, verify=mode).compute()
+    np.testing.assert_allclose(result, np.fft.fft(np.full(1024, 3e152 + 0j)), atol=1e140)
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("factor", [2, 3, 7])
 def test_thousands_of_short_lines_are_no_fault(events, mode, factor):
     """Sums of so many lines keep their rounding errors below the tolerance."""

@@ -95,6 +95,23 @@ def test_lazy_arrays_shards_and_filters(repository):
     assert relative_l2(smooth, expected.real) < 1e-14
 
 
+def test_a_transfer_function_that_is_a_lazy_array(repository):
+    transfer = np.exp(-np.arange(13.0))
+    array = da.from_array(X, chunks=(8, 10))
+    writing = repository.writable_session("main")
+    run(
+        array,
+        place(writing, "smooth"),
+        "fourier_filter",
+        transfer=da.from_array(transfer[:, None], chunks=4),
+        axes=(0,),
+    )
+    latest = repository.readonly_session("main")
+    smooth = zarr.open_array(place(latest, "smooth"), mode="r")[:]
+    expected = np.fft.irfft(np.fft.rfft(X, axis=0) * transfer[:, None], 24, axis=0)
+    assert relative_l2(smooth, expected) < 1e-14
+
+
 def test_a_failing_run_commits_nothing(repository):
     before = commits(repository)
     writing = repository.writable_session("main")

@@ -193,9 +193,9 @@ def _stored_runs(
     strides = []
     first_digit = 0
     for axis, pieces in enumerate(product.axes):
-        digits = pieces.counts.shape[1]
+        digit_count = pieces.counts.shape[1]
         origin = product.exchange.source.axes[axis].groups[0].bounds[source[axis]]
-        own_steps = steps[first_digit : first_digit + digits]
+        own_steps = steps[first_digit : first_digit + digit_count]
         row = int(product.chosen[axis, copy])
         own_runs, width, stride = _runs_of_piece(
             pieces,
@@ -207,7 +207,7 @@ def _stored_runs(
         runs.append(own_runs)
         widths.append(width)
         strides.append(stride)
-        first_digit += digits
+        first_digit += digit_count
     return runs, widths, strides
 
 

@@ -350,12 +350,13 @@ def _chirp_rows(  # type: ignore[no-untyped-def]
 ):
     """Multiply x[l, p, f, b] by factor * W^(n^2), n the f-th place of row p; zero the others.
 
-    `values` has memory for the factors of a row.
+    W is the root whose powers `coarse` and `fine` hold (see `PhaseTable`). `values` has memory for
+    the factors of a row, one for each f.
 
     Squares follow by sums: (n + s)^2 = n^2 + (2 n s + s^2), and the difference in brackets grows
     by 2 s^2 (`twice`) from one place to the next.
     """
-    batches, places, length, width = x.shape
+    batches, places, count, width = x.shape
     for place in range(places):
         t = square[place]
         difference = step[place]
@@ -378,7 +379,7 @@ def _chirp_rows(  # type: ignore[no-untyped-def]
                 line = x[batch, place, :, 0]
                 for f in range(inside[place]):
                     line[f] *= values[f]
-                for f in range(inside[place], length):
+                for f in range(inside[place], count):
                     line[f] = 0
             else:
                 for f in range(inside[place]):

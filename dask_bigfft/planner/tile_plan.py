@@ -215,7 +215,7 @@ class TileLimits:
         )
 
 
-def digit_of_step(step: int, digits: int) -> int:
+def digit_of_step(step: int, digit_count: int) -> int:
     """Return the number of the digit that a step of a line transforms.
 
     A line that turns back is transformed back after its last digit, which is transformed once.
@@ -223,7 +223,7 @@ def digit_of_step(step: int, digits: int) -> int:
     >>> [digit_of_step(step, 3) for step in range(5)]
     [0, 1, 2, 1, 0]
     """
-    return min(step, 2 * (digits - 1) - step)
+    return min(step, 2 * (digit_count - 1) - step)
 
 
 @dataclass(frozen=True)
@@ -424,10 +424,10 @@ class TilePlan:
         """
 
         def name(line: int, step: int) -> str:
-            digits = len(self.digits[line])
-            if digits == 1:
+            digit_count = len(self.digits[line])
+            if digit_count == 1:
                 return letters[line]
-            return f"{letters[line]}{digit_of_step(step, digits) + 1}"
+            return f"{letters[line]}{digit_of_step(step, digit_count) + 1}"
 
         names = []
         for tile_pass in self.passes:

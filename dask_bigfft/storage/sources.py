@@ -357,7 +357,7 @@ def _folder_of(store: Any) -> Path | None:
 def _zarr_reader(stored: Any, folder: Path, packing: Packing | None = None) -> Reader:
     """Return the reader of a Zarr array, which reads whole shards, or whole chunks.
 
-    Rows of chunks that are plain files are read one by one.
+    Chunks that are plain files are read in any rows, without their neighbours.
     """
     return Reader(
         stored,

@@ -24,7 +24,7 @@ from dask_bigfft import config
 from dask_bigfft.api import calls
 from dask_bigfft.api.arguments import Extras, parse_array, parse_limit
 from dask_bigfft.api.kinds import as_dask
-from dask_bigfft.carriers.disk import ScratchPlace, scratch_place
+from dask_bigfft.carriers.disk import scratch_place
 from dask_bigfft.dask_private import functions_of
 from dask_bigfft.errors import (
     ArgumentTypeError,
@@ -35,6 +35,7 @@ from dask_bigfft.errors import (
     raise_invalid,
 )
 from dask_bigfft.exchange import folders
+from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.files import URL, check_free_space
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import ResultWriting

@@ -27,7 +27,6 @@ from dask_bigfft.api.arguments import (
     inner_extras,
     parse_array,
     parse_chunks,
-    parse_options,
 )
 from dask_bigfft.api.calls import applied, by_block, rearranged, transforms_by
 from dask_bigfft.api.plans import make_plan
@@ -95,7 +94,6 @@ def _transform(
     **options: Unpack[Options],
 ) -> da.Array:
     """Return the lazy result of a transform called by its name."""
-    parse_options(options)
     if workers is not None and not hasattr(workers, "__index__"):
         allowed = "None or a number: dask's scheduler decides"
         raise_invalid("workers", workers, allowed, kind=ArgumentTypeError)

@@ -534,18 +534,6 @@ def normalized_chunks(
     return whole_cuts
 
 
-def parse_options(options: Mapping[str, Any], known: type = Options) -> None:
-    """Raise an error for keywords that a class of keywords does not have."""
-    for unknown in options.keys() - known.__annotations__.keys():
-        allowed = f"another keyword: one of the function's own, {', '.join(known.__annotations__)}"
-        raise_invalid(
-            unknown,
-            options[unknown],
-            allowed,
-            kind=ArgumentTypeError,
-        )
-
-
 def inner_extras(options: Options, **named: Any) -> Extras:
     """Return the keywords of an internal transform: those given but `chunks`, and named ones."""
     passed = {name: value for name, value in options.items() if name != "chunks"}

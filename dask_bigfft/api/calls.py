@@ -24,8 +24,9 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.api.arguments import Extras, explicit_signature, parse_array, parse_options
+from dask_bigfft.api.arguments import Extras, explicit_signature, parse_array
 from dask_bigfft.api.captures import captured
+from dask_bigfft.api.keywords import refuse_unknown
 from dask_bigfft.api.plans import described, make_plan, reader_of
 from dask_bigfft.api.slicing import Slicing, slicing_of
 from dask_bigfft.dask_private import functions_of, is_expression
@@ -57,14 +58,16 @@ def transforms_by(
     As a decorator of `work` itself, it binds the name of `work` to the returned decorator, which is
     then written above an empty function: ``@forward`` above ``def fft()`` makes a function `fft`
     that calls `forward` with "fft" as its first argument. It has the other parameters of `work`,
-    with the keywords of its options written out. A docstring without parameters gets those of
-    `transform`, whose docstring describes the arguments of all transforms.
+    with the keywords of its options written out, and refuses others. A docstring without parameters
+    gets those of `transform`, whose docstring describes the arguments of all transforms.
     """
     signature = explicit_signature(work)
     _, *parameters = signature.parameters.values()
+    names = [parameter.name for parameter in parameters]
 
     def decorator(described: Callable[[], None]) -> Callable[P, Result]:
         def function(*args: P.args, **kwargs: P.kwargs) -> Result:
+            refuse_unknown(kwargs, names)
             return work(described.__name__, *args, **kwargs)
 
         shown: Any = update_wrapper(function, described)
@@ -214,7 +217,6 @@ def transform(
     )
     open_early(extras.get("device"))
     array = parse_array(a, name)
-    parse_options(extras, Extras)
     if _has_no_axes(
         name,
         lengths,
@@ -397,7 +399,7 @@ def plan_of_stored(
         stacklevel=4,
     )
     array = parse_array(a, kind)
-    parse_options(extras, Extras)
+    refuse_unknown(extras, Extras.__annotations__)
     stored = stored or described(array)
     plan = make_plan(
         array,

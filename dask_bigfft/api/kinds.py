@@ -10,6 +10,7 @@ become names of the blocks that dask-array makes::
             +------ operand ------> Calculation <------ graph --------+
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -20,6 +21,7 @@ import numpy as np
 from dask.utils import key_split
 
 from dask_bigfft.api.arguments import explicit_signature
+from dask_bigfft.api.keywords import refuse_unknown
 from dask_bigfft.api.rows import RowCall, row_call
 from dask_bigfft.dask_private import (
     Alias,
@@ -45,7 +47,7 @@ def keeps_kind(function: Callable[P, Result]) -> Callable[P, Result]:
     """Return a function that takes arrays of dask-array where `function` takes those of dask.
 
     Its results are arrays of dask-array if one of its arguments is. Help and completion show each
-    keyword of its options.
+    keyword of its options, and others are refused.
     """
     return _keeping(function, None)
 
@@ -70,9 +72,13 @@ def _keeping(
 ) -> Callable[P, Result]:
     """Return what `keeps_kind` returns, and with names `by_row` what `keeps_rows` does."""
     signature = explicit_signature(function)
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
+    takes_any = inspect.Parameter.VAR_KEYWORD in kinds
 
     @wraps(function)
     def keeping(*args: P.args, **kwargs: P.kwargs) -> Result:
+        if not takes_any:
+            refuse_unknown(kwargs, signature.parameters)
         values: tuple[Any, ...] = (*args, *kwargs.values())
         sources = {x.name: x for x in values if is_of_dask_array(x)}
         if not sources:

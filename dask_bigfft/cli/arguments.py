@@ -107,27 +107,6 @@ def function(text: str) -> Any:
         sys.path.remove("")
 
 
-def window(text: str) -> Any:
-    """Return the values of a window of a text such as ``hann:1024`` or ``tukey:0.5:256``.
-
-    A text that ends with ``.npy`` is the path of a file of them.
-
-    >>> window("hann:4").tolist()
-    [0.0, 0.5, 1.0, 0.5]
-    """
-    import numpy as np
-    import scipy.signal
-
-    try:
-        if text.endswith(".npy"):
-            return np.load(text)
-        name, *parameters, size = text.split(":")
-        described: Any = (name, *map(float, parameters)) if parameters else name
-        return scipy.signal.get_window(described, int(size))
-    except (OSError, ValueError, TypeError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no window ({error})") from error
-
-
 def distances(text: str) -> Any:
     """Return a number, or a tuple of several: ``0.5,0.25``."""
     values = tuple(map(float, text.split(",")))
@@ -147,7 +126,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, metavar=metavar, help=text, **keywords)
 
     add("input", "Zarr array or group, HDF5 or .npy file", "IN", type=Path)
-    add("--component", "array within a Zarr group or HDF5 file")
+    text = "array within a Zarr group or HDF5 file (default: the only one that is no coordinate)"
+    add("--component", text)
     text = "fft, ifft, rfftn, ..., fourier_filter with --transfer, or stft, spectrogram or istft "
     text += "with --win and --hop (default: fftn)"
     add("--kind", text, default="fftn")
@@ -204,7 +184,7 @@ def _add_options_of_slices(parser: argparse.ArgumentParser) -> None:
     """Add the options of short-time transforms, see `signal.stft`."""
     add = parser.add_argument
     text = "window of stft, spectrogram and istft, such as hann:1024, or a .npy file of its values"
-    add("--win", metavar="NAME:N", type=window, help=text)
+    add("--win", metavar="NAME:N", help=text)
     add("--hop", metavar="N", type=int, help="samples from a slice to the next one")
     text = "sampling rate (default: that of the coordinate, or 1)"
     add("--fs", metavar="RATE", type=float, help=text)
@@ -217,7 +197,7 @@ def _add_options_of_slices(parser: argparse.ArgumentParser) -> None:
     text = "what is subtracted from the slices of a spectrogram: constant or linear"
     add("--detr", metavar="NAME", help=text)
     text = "window of istft by which slices are multiplied (default: the canonical dual window)"
-    add("--dual-win", metavar="NAME:N", type=window, help=text)
+    add("--dual-win", metavar="NAME:N", help=text)
     text = "first sample of the result of istft (default: 0)"
     add("--k0", metavar="N", type=int, default=0, help=text)
     text = (

@@ -15,6 +15,7 @@ from dask_bigfft.api.arguments import Extras
 from dask_bigfft.cli.places import place
 from dask_bigfft.planner.explain import speed_rows, table
 from dask_bigfft.runs.request import FILTER, INVERSE
+from dask_bigfft.runs.windows import parse_window_text
 from dask_bigfft.storage import targets
 from dask_bigfft.transforms.spec import takes_axes
 from dask_bigfft.watch.progress import speed_text, text_display
@@ -29,8 +30,10 @@ def _requested(args: argparse.Namespace) -> runs.RunRequest:
     arguments |= _axes(args)
     names_of_slices = [field.name for field in fields(runs.ShortTimeArguments)]
     slices = {name: values[name] for name in names_of_slices if name in values}
-    return runs.RunRequest(
-        source=args.input,
+    for name in ("win", "dual_win"):
+        slices[name] = parse_window_text(name, slices[name])
+    return runs.request_of_variable(
+        args.input,
         destination=values.get("output", args.input),  # a plan has none
         options=options,
         slices=runs.ShortTimeArguments(**slices),

@@ -2,7 +2,7 @@
 
 ::
 
-    labels (names of dimensions, attributes and coordinates)
+    labels (names of dimensions, attributes and coordinates); windows (as texts)
     request (arguments, plan, allowed paths) -> resumable (a run, with or without a scratch folder;
     identity of sources and results)
         run_json (its record; lost and damaged files, and what is repeated for them)
@@ -18,10 +18,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from dask_bigfft.api.arguments import Extras
+from dask_bigfft.api.arguments import Extras, explicit_signature
+from dask_bigfft.api.keywords import refuse_unknown
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, parse_type, raise_invalid
 from dask_bigfft.runs.cubed_arrays import is_cubed, memory_of_tasks, stored_beside
-from dask_bigfft.runs.request import Done, RunRequest, ShortTimeArguments, planned_input
+from dask_bigfft.runs.request import (
+    Done,
+    RunRequest,
+    ShortTimeArguments,
+    planned_input,
+    request_of_variable,
+)
 from dask_bigfft.runs.resumable import execute
 from dask_bigfft.runs.run_json import has_begun
 from dask_bigfft.runs.short_time import planned as planned_slices
@@ -31,6 +38,7 @@ from dask_bigfft.runs.transactions import (
     is_in_repository,
     write_in_one_commit,
 )
+from dask_bigfft.runs.windows import parse_window_text
 
 __all__ = [
     "Done",
@@ -41,6 +49,7 @@ __all__ = [
     "has_begun",
     "planned_input",
     "planned_slices",
+    "request_of_variable",
     "run",
 ]
 __dir__ = ["Done", "run"].copy  # other names of __all__ are for rooms of this package
@@ -128,8 +137,9 @@ def run(
         default is a hash of its code or its values.
     win, hop, fs, fft_mode, mfft, scale_to, phase_shift, padding, detr
         Arguments of `signal.stft` and `signal.spectrogram`, which also take `axis`, by default the
-        last one. The sampling rate `fs` is by default that of the source's coordinate, or 1 without
-        one. `signal.istft` takes those of the window, too.
+        last one. A window is an array of values, or a text as on the command line, such as
+        ``"hann:1024"``. The sampling rate `fs` is by default that of the source's coordinate, or 1
+        without one. `signal.istft` takes those of the window, too.
     dual_win, k0, k1, f_axis, t_axis
         Arguments of `signal.istft`. `k1` is by default the length of the original record if the
         frequencies have a coordinate that knows it, as results of `run` have.
@@ -149,7 +159,8 @@ def run(
         result of ``"stft"`` or ``"spectrogram"`` is made in a group with its frequencies and times,
         which begin at 0, in the unit of `fs` and its inverse.
     component : str, optional
-        Array within a Zarr group or HDF5 file.
+        Array within a Zarr group or HDF5 file; by default the only one that is not the coordinate
+        of a dimension.
     scratch : path, optional
         Folder for this run's scratch files: empty, or a new one. If the run is killed, the folder
         stays, and another call can resume the run.
@@ -214,6 +225,7 @@ def run(
     >>> run(folder / "in.npy", folder / "out.zarr", "rfft2").plan.notation
     '{Y, X}'
     """
+    refuse_unknown(extras, explicit_signature(run).parameters)
     array = _lazy_source(source)
     _refuse_other_types(source, array, destination)
     path = "." if array is not None else source
@@ -224,7 +236,7 @@ def run(
     }
     _parse_file_arguments(array, file_arguments)
     _parse_flags(resume=resume, overwrite=overwrite, checksum=checksum, append=append)
-    request = RunRequest(
+    request = request_of_variable(
         Path(path),
         _path_of(destination),
         kind,
@@ -252,7 +264,7 @@ def run(
         array=array,
         repository=destination if is_in_repository(destination) else None,
         slices=ShortTimeArguments(
-            win=win,
+            win=parse_window_text("win", win),
             hop=hop,
             fs=fs,
             fft_mode=fft_mode,
@@ -261,7 +273,7 @@ def run(
             phase_shift=phase_shift,
             padding=padding,
             detr=detr,
-            dual_win=dual_win,
+            dual_win=parse_window_text("dual_win", dual_win),
             k0=k0,
             k1=k1,
             f_axis=f_axis,

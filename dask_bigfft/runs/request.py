@@ -522,6 +522,21 @@ class RunRequest:
         )
 
 
+def request_of_variable(source: Path, *args: Any, **arguments: Any) -> RunRequest:
+    """Return a request whose component is by default the only variable of a group.
+
+    Parameters
+    ----------
+    source
+        Path of the source.
+    *args, **arguments
+        Other arguments of the request.
+    """
+    if arguments.get("component") is None and arguments.get("array") is None:
+        arguments["component"] = sources.only_variable(source)
+    return RunRequest(source, *args, **arguments)
+
+
 def _plain(value: Any) -> Any:
     """Return a JSON value for another type: an integer for one of NumPy, else its repr."""
     return int(value) if isinstance(value, Integral) else repr(value)

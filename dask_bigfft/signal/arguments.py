@@ -25,8 +25,8 @@ from dask_bigfft.api.arguments import (
     parse_array,
     parse_chunks,
     parse_limit,
-    parse_options,
 )
+from dask_bigfft.api.keywords import refuse_unknown
 from dask_bigfft.errors import ArgumentTypeError, parse_choice, raise_invalid
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.request import DeviceChoice
@@ -62,7 +62,7 @@ def parse_signal_options(options: Mapping[str, Any]) -> None:
 
     Transforms check `chunks`, and whether this machine can do what the others ask for.
     """
-    parse_options(options, SignalOptions)
+    refuse_unknown(options, SignalOptions.__annotations__)
     for name in ("memory_limit", "device_memory_limit"):
         parse_limit(name, options.get(name))
     for name in ("kernel", "device", "verify", "planner"):

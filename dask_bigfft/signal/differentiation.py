@@ -104,7 +104,7 @@ def gradient(
     axes : int or sequence of int, optional
         The axes, all by default.
     d : float or sequence of float
-        Distance of two samples, for all axes or for each.
+        Distance of two samples along all axes, or a sequence with that of each axis in `axes`.
     chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
         `chunks` of the result, by default the input's where these cost no exchange. The others are
         as transforms in `fft` take them, for both transforms.

@@ -63,11 +63,13 @@ Spacing = float | Sequence[float]
 
 
 def parse_spacing(name: str, d: Any, count: int) -> tuple[float, ...]:
-    """Return the sample distance of each axis, from one number or a sequence."""
+    """Return the sample distance of each of `count` axes, from one number or a sequence."""
     is_number = np.isscalar(d) or getattr(d, "ndim", None) == 0
     is_sequence = isinstance(d, Sequence | np.ndarray) and not is_number
     distances = tuple(d) if is_sequence else (d,) * count
-    allowed = "a distance of samples above 0, or one for each axis"
+    allowed = "a distance of two samples above 0"
+    if count > 1:
+        allowed += f", or a sequence of {count}, one for each of the {count} axes in `axes`"
     if len(distances) != count:
         raise_invalid(name, d, allowed)
     for distance in distances:
@@ -135,7 +137,7 @@ def fourier_filter(
         Lengths of the transform, for which `x` is cropped or padded with zeros; those of `x` by
         default. The result has these lengths.
     spacing : float or sequence of float
-        Distance of two samples, for all axes or for each.
+        Distance of two samples along all axes, or a sequence with that of each axis in `axes`.
     band : mapping of axis to pair, or pair for one axis, optional
         Lowest and highest frequency along some axes, ends included, in cycles per unit of
         `spacing`. All others count as zeros, and are neither exchanged nor transformed back. For

@@ -319,7 +319,7 @@ def fill_gaps(
     axes : int or sequence of int, optional
         Axes of the transform, all by default.
     spacing : float or sequence of float
-        Distance of two samples, for all axes or for each.
+        Distance of two samples along all axes, or a sequence with that of each axis in `axes`.
     chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
         As for `fourier_filter`.
 

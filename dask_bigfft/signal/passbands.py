@@ -218,6 +218,7 @@ def parse_passband(
 
 def warn_above_samples(
     passband: Passband,
+    by: By,
     distances: Sequence[float],
     unit: str,
     stacklevel: int = 5,
@@ -230,6 +231,8 @@ def warn_above_samples(
     ----------
     passband : Passband
         The filter.
+    by : {"frequency", "wavelength", "period"}
+        What the caller has named, which the warning repeats.
     distances : sequence of float
         Distance of two samples along each axis.
     unit : str
@@ -243,24 +246,31 @@ def warn_above_samples(
         return
     argument = "cutoff" if len(cutoffs) == 1 else "band"
     frequencies = " to ".join(f"{cutoff:g}" for cutoff in cutoffs)
-    text = f"`{argument}` is {frequencies} {unit} as a frequency, above the highest frequency of "
-    text += f"the samples, which is {highest:g} {unit}"
+    given = ""
+    shortest = ""
+    if by != "frequency":
+        lengths = " to ".join(f"{1 / cutoff:g}" for cutoff in cutoffs)
+        given = f"a {by} of {lengths}, "
+        shortest = f", a {by} of {1 / highest:g}"
+    text = f"`{argument}` is {given}{frequencies} {unit} as a frequency, above the highest "
+    text += f"frequency of the samples, which is {highest:g} {unit}{shortest}"
     warnings.warn(text, stacklevel=stacklevel)
 
 
 def _filtered(
     x: Any,
     passband: Passband,
+    by: By,
     axes: Axes,
     spacing: Spacing,
     options: SignalOptions,
 ) -> da.Array:
-    """Return an array after a filter."""
+    """Return an array after a filter, whose limits the caller has named by `by`."""
     array = parse_array(x, "fft")
     if array.ndim == 0:
         raise_invalid("x", x, "an array with one or more axes")
     distances = parse_spacing("spacing", spacing, len(several_axes(axes, array.ndim)))
-    warn_above_samples(passband, distances, "cycles per unit of spacing")
+    warn_above_samples(passband, by, distances, "cycles per unit of spacing")
     return fourier_filter(array, passband, axes, spacing=spacing, **options)
 
 
@@ -290,7 +300,7 @@ def lowpass(
     axes : int or sequence of int, optional
         Axes of the transform, all by default.
     spacing : float or sequence of float
-        Distance of two samples, for all axes or for each.
+        Distance of two samples along all axes, or a sequence with that of each axis in `axes`.
     by : {"frequency", "wavelength", "period"}
         Meaning of the cutoff.
     edge : {"gaussian", "sharp", "butterworth", "cosine"}
@@ -335,6 +345,7 @@ def lowpass(
     return _filtered(
         x,
         passband,
+        by,
         axes,
         spacing,
         options,
@@ -387,6 +398,7 @@ def highpass(
     return _filtered(
         x,
         passband,
+        by,
         axes,
         spacing,
         options,
@@ -445,6 +457,7 @@ def bandpass(
     return _filtered(
         x,
         passband,
+        by,
         axes,
         spacing,
         options,
@@ -498,6 +511,7 @@ def bandstop(
     return _filtered(
         x,
         passband,
+        by,
         axes,
         spacing,
         options,

@@ -81,7 +81,7 @@ def shift(
     axes : int or sequence of int, optional
         The axes, all by default.
     spacing : float or sequence of float
-        Distance of two samples, for all axes or for each.
+        Distance of two samples along all axes, or a sequence with that of each axis in `axes`.
     chunks, memory_limit, kernel, device, device_memory_limit, verify, planner : optional
         As for `fourier_filter`.
 

@@ -154,7 +154,8 @@ def _parse_values(name: str, window: Any) -> Array:
     """Return a copy of the values of a window, as floating-point or complex numbers."""
     allowed = "one or more finite numbers along one axis"
     if isinstance(window, str):
-        allowed += f", as scipy.signal.get_window({window!r}, 256) returns 256 of them"
+        kind = window.partition(":")[0]
+        allowed += f", as scipy.signal.get_window({kind!r}, 256) returns 256 of them"
     try:
         values = np.array(window)
     except (TypeError, ValueError):

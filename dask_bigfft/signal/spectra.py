@@ -7,7 +7,7 @@ frequencies does not matter for this, so the spectrum stays in transposed order.
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Unpack
 
 import dask.array as da
@@ -18,7 +18,6 @@ from dask_bigfft.api.calls import applied, by_block
 from dask_bigfft.api.kinds import keeps_kind, keeps_rows
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import (
-    ArgumentTypeError,
     parse_as,
     parse_choice,
     parse_flag,
@@ -149,7 +148,7 @@ def power_spectrum(
     axes : int or sequence of int, optional
         The axes, all by default; half of the last one is returned for real input.
     d : float or sequence of float
-        Distance of two samples, for all axes or for each.
+        Distance of two samples along all axes, or a sequence with that of each axis in `axes`.
     scaling : {"density", "spectrum"}
         "density": power per unit of frequency, whose sum times the product of all 1/(N*d) is the
         mean square. "spectrum": power, whose sum is the mean square.
@@ -188,7 +187,6 @@ def power_spectrum(
     >>> power_spectrum([1.0, -1.0, 1.0, -1.0], scaling="spectrum").compute()
     array([0., 0., 1.])
     """
-    _refuse_of_xarray(options, "power_spectrum")
     array = parse_array(x, "fft")
     along = several_axes(axes, array.ndim)
     window_values = _parse_windows(windows, [array.shape[axis] for axis in along])
@@ -221,19 +219,6 @@ def _parse_windows(windows: Any, lengths: Sequence[int]) -> list[Array]:
     if arrays and [array.shape for array in arrays] != [(length,) for length in lengths]:
         raise_invalid("windows", windows, allowed)
     return arrays
-
-
-def _refuse_of_xarray(options: Mapping[str, Any], function: str) -> None:
-    """Raise an error for a keyword that only the function of xarray's objects has."""
-    for name in ("detrend", "window", "window_correction", "shift", "real_dim", "dim"):
-        if name in options:
-            allowed = f"an array of xarray, whose `.bigfft.{function}` has this keyword"
-            raise_invalid(
-                name,
-                options[name],
-                allowed,
-                kind=ArgumentTypeError,
-            )
 
 
 def _with_zeros(array: Any, missing: Any) -> Any:
@@ -364,7 +349,6 @@ def cross_spectrum(
     >>> cross_spectrum(x, np.roll(x, 1), scaling="spectrum").compute().round(4)
     array([ 0.0625+0.j   ,  0.    -0.125j, -0.0625+0.j   ])
     """
-    _refuse_of_xarray(options, "cross_spectrum")
     return _power_or_cross_spectrum(
         parse_pair(x, y),
         axes,
@@ -498,7 +482,6 @@ def radial_power_spectrum(
     >>> frequencies, power.compute()
     (array([0.   , 0.125, 0.25 , 0.375, 0.5  ]), array([1., 0., 0., 0., 0.]))
     """
-    _refuse_of_xarray(options, "isotropic_power_spectrum")
     array, along, spacing = parse_samples(
         x,
         axes,

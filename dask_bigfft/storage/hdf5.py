@@ -90,7 +90,7 @@ def is_hdf5(path: Path) -> bool:
 
 
 def open_hdf5(path: Path, component: str | None) -> H5Dataset:
-    """Return a dataset of a file: the one of a name, or the only one that the file holds.
+    """Return a dataset of a file: the one of a name, or the only one that is no dimension scale.
 
     Raises
     ------
@@ -121,6 +121,7 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
 def _names(file: Any) -> tuple[list[str], list[str]]:
     """Return the names of a file's own datasets, and of these and soft or external links to any.
 
+    Dimension scales, which are coordinates, are left out beside other datasets.
     Of a dataset with several hard links, both have one name alone: HDF5 visits an object once.
     """
     h5py = _h5py()
@@ -128,10 +129,9 @@ def _names(file: Any) -> tuple[list[str], list[str]]:
     links = dict[str, Any]()
     file.visititems(objects.__setitem__)
     file.visititems_links(links.__setitem__)
-    own_names = []
-    for name, value in objects.items():
-        if isinstance(value, h5py.Dataset):
-            own_names.append(name)
+    datasets = {name: value for name, value in objects.items() if isinstance(value, h5py.Dataset)}
+    variables = [name for name, value in datasets.items() if not value.is_scale]
+    own_names = variables or list(datasets)
     all_names = list(own_names)
     for name, link in links.items():
         is_own = isinstance(link, h5py.HardLink)

@@ -167,8 +167,7 @@ class Reader:
         """Names of the dimensions; empty unless the file names all of them."""
         names: Any = getattr(self.stored, "dims", None)  # of HDF5
         if hasattr(self.stored, "metadata"):
-            names = getattr(self.stored.metadata, "dimension_names", None)
-            names = names or self.stored.attrs.get("_ARRAY_DIMENSIONS")
+            names = _zarr_dims(self.stored)
         if not names or not all(names):
             return ()
         has_unique_names = len(names) == len(set(names)) == self.ndim
@@ -341,6 +340,12 @@ def stored_reader(source: Any, x: da.Array) -> Reader | None:
     if root is None or source.shape != x.shape or source.dtype != x.dtype:
         return None
     return _zarr_reader(source, root / source.path)
+
+
+def _zarr_dims(stored: Any) -> Any:
+    """Return the names of the dimensions of a Zarr array of version 3 or 2; None without them."""
+    names = getattr(stored.metadata, "dimension_names", None)
+    return names or stored.attrs.get("_ARRAY_DIMENSIONS")
 
 
 def _folder_of(store: Any) -> Path | None:
@@ -526,9 +531,7 @@ def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator
 def _open_zarr(path: Path, component: str | None) -> Any:
     """Return the Zarr array in a folder or ``.zip`` file, or in the group that this holds."""
     zarr = zarr_package()
-    root = path.resolve()
-    is_folder = root.is_dir()
-    store = local_store(root, True) if is_folder else zarr.storage.ZipStore(root, mode="r")
+    store = _zarr_store(path)
     try:
         node = zarr.open(store, mode="r", path=component or "")
         if not isinstance(node, zarr.Group):
@@ -541,7 +544,40 @@ def _open_zarr(path: Path, component: str | None) -> Any:
         reason = str(path)
     names = ""
     with contextlib.suppress(*UNREADABLE):  # no group
-        members = zarr.open_group(store, mode="r").members(max_depth=None)
-        arrays = sorted(name for name, member in members if isinstance(member, zarr.Array))
-        names = ": " + (", ".join(arrays) or "none")
+        names = ": " + (", ".join(_variables(store)) or "none")
     raise_invalid("component", component, f"the name of an array in {reason}{names}")
+
+
+def _zarr_store(path: Path) -> Any:
+    """Return the store of a Zarr array or group in a folder or ``.zip`` file."""
+    root = path.resolve()
+    if root.is_dir():
+        return local_store(root, True)
+    return zarr_package().storage.ZipStore(root, mode="r")
+
+
+def _variables(store: Any) -> list[str]:
+    """Return the names of the arrays of a Zarr group that are not the coordinate of a dimension."""
+    zarr = zarr_package()
+    names = []
+    for name, member in zarr.open_group(store, mode="r").members(max_depth=None):
+        if not isinstance(member, zarr.Array):
+            continue
+        own_name = name.rpartition("/")[2]
+        if list(_zarr_dims(member) or ()) != [own_name]:
+            names.append(name)
+    return sorted(names)
+
+
+def only_variable(path: Path) -> str | None:
+    """Return the name of the only array of a Zarr group that is not the coordinate of a dimension.
+
+    It is None if there are others, and for other files. `open_reader` takes the only dataset of an
+    HDF5 file itself.
+    """
+    if not path.is_dir() and not (path.suffix == ".zip" and path.is_file()):
+        return None
+    with contextlib.suppress(*UNREADABLE):  # no group
+        names = _variables(_zarr_store(path))
+        return names[0] if len(names) == 1 else None
+    return None

@@ -22,6 +22,7 @@ from dask.graph_manipulation import bind
 
 from dask_bigfft import fft as transforms
 from dask_bigfft.api.arguments import explicit_signature
+from dask_bigfft.api.keywords import refuse_unknown
 from dask_bigfft.config import is_int
 from dask_bigfft.dask_private import is_lazy
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
@@ -39,7 +40,7 @@ from dask_bigfft.xarray.coordinates import (
     PREFIX,
     Samples,
 )
-from dask_bigfft.xarray.keywords import refuse_missing, refuse_unknown
+from dask_bigfft.xarray.keywords import known_keywords, refuse_missing
 from dask_bigfft.xarray.missing import with_nan_warning
 
 P = ParamSpec("P")
@@ -148,7 +149,7 @@ def over_variables(
 
         @wraps(work)
         def function(array: Any, dim: Dims = None, **keywords: Any) -> Any:
-            refuse_unknown(keywords, work)
+            refuse_unknown(keywords, known_keywords(work))
             refuse_missing(keywords, work)
             if isinstance(array, xr.Dataset):
                 return _of_variables(

@@ -179,7 +179,7 @@ def _by_cutoff(
         order=order,
         width=width,
     )
-    return _in_passband(array, dims, passband, metres, {**options})
+    return _in_passband(array, dims, passband, by, metres, {**options})
 
 
 @transforms_by
@@ -212,7 +212,7 @@ def _by_band(
         order=order,
         width=width,
     )
-    return _in_passband(array, dims, passband, metres, {**options})
+    return _in_passband(array, dims, passband, by, metres, {**options})
 
 
 def _in_seconds(
@@ -240,6 +240,7 @@ def _in_passband(
     array: xr.DataArray,
     dims: Sequence[Hashable],
     passband: Passband,
+    by: By,
     metres: bool,
     options: dict[str, Any],
 ) -> xr.DataArray:
@@ -253,6 +254,7 @@ def _in_passband(
         unit = str(units.pop())
     warn_above_samples(
         passband,
+        by,
         distances,
         unit,
         stacklevel=7,

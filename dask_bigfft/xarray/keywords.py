@@ -1,21 +1,18 @@
 """Keywords that functions of `dask_bigfft.xarray` take or pass on, and errors for others."""
 
-import difflib
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from dask_bigfft.api.arguments import explicit_signature
-from dask_bigfft.errors import ArgumentTypeError, raise_invalid
+from dask_bigfft.api.keywords import refuse_unknown
+from dask_bigfft.errors import ArgumentTypeError
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
 #: Names of arguments that are no keywords.
 _NO_KEYWORDS = {"name", "array", "other"}
-
-#: Names of the argument `dim` in other functions.
-_OTHER_NAMES_OF_DIM = {"dims", "axis", "axes", "dimension", "dimensions"}
 
 
 def known_keywords(function: Callable[..., Any]) -> list[str]:
@@ -29,32 +26,6 @@ def known_keywords(function: Callable[..., Any]) -> list[str]:
     ['dim', 'shift', 'memory_limit']
     """
     return [name for name in explicit_signature(function).parameters if name not in _NO_KEYWORDS]
-
-
-def refuse_unknown(keywords: Mapping[str, Any], function: Callable[..., Any]) -> None:
-    """Raise an error for the first keyword that a function does not have.
-
-    Raises
-    ------
-    ArgumentTypeError
-        With the most similar keyword, and all others.
-    """
-    known = known_keywords(function)
-    for name, value in keywords.items():
-        if name in known:
-            continue
-        if name in _OTHER_NAMES_OF_DIM:
-            allowed = "`dim`, one or more names of dimensions, in its place"
-        else:
-            nearest = difflib.get_close_matches(name, known, 1)
-            allowed = f"`{nearest[0]}`, or " if nearest else ""
-            allowed += f"another keyword: {', '.join(known)}"
-        raise_invalid(
-            name,
-            value,
-            allowed,
-            kind=ArgumentTypeError,
-        )
 
 
 def refuse_missing(keywords: Mapping[str, Any], function: Callable[..., Any]) -> None:
@@ -73,7 +44,7 @@ def knows_keywords(function: Callable[P, Result]) -> Callable[P, Result]:
     @wraps(function)
     def knowing(*args: P.args, **kwargs: P.kwargs) -> Result:
         keywords = {name: value for name, value in kwargs.items() if name not in _NO_KEYWORDS}
-        refuse_unknown(keywords, function)
+        refuse_unknown(keywords, known_keywords(function))
         return function(*args, **kwargs)
 
     shown: Any = knowing

@@ -15,6 +15,7 @@ from dask_bigfft import config
 from dask_bigfft import fft as transforms
 from dask_bigfft.api.arguments import Extras, Options
 from dask_bigfft.api.calls import Norm, transforms_by
+from dask_bigfft.api.keywords import refuse_unknown
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.plans import plan as plan_of_array
@@ -41,7 +42,7 @@ from dask_bigfft.xarray.coordinates import (
     remembered,
     samples_of,
 )
-from dask_bigfft.xarray.keywords import refuse_unknown
+from dask_bigfft.xarray.keywords import known_keywords
 
 #: Names of `FAMILIES`.
 TransformName = Literal["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"]
@@ -520,7 +521,7 @@ def planned(
     `n` is the length of the last dimension; inverse transforms other than irfft refuse it.
     """
     keywords: dict[str, Any] = {**extras}
-    refuse_unknown(keywords, planned)
+    refuse_unknown(keywords, known_keywords(planned))
     work = partial(plan_of_array, kind=f"{name}n")
     _, _, is_forward = FAMILIES[name]
     if not is_forward:

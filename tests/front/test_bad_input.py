@@ -1,5 +1,7 @@
 """Every refusal of the front door: raised when the graph is built, with argument and value."""
 
+import re
+
 import dask
 import dask.array as da
 import numpy as np
@@ -7,8 +9,8 @@ import pytest
 from scipy import sparse
 from support import assert_refused, refusals
 
-from dask_bigfft import fft, plan, signal, transposed_index
-from dask_bigfft.errors import PlanError
+from dask_bigfft import fft, plan, run, signal, transposed_index
+from dask_bigfft.errors import ArgumentTypeError, PlanError
 
 X = da.zeros((8, 12), chunks=(4, 3), dtype=complex)
 R = da.zeros((8, 12), chunks=(4, 3))
@@ -160,6 +162,42 @@ def test_bad_input_is_refused_by_name(
     kind,
 ):
     assert_refused(call, argument, value, kind)
+
+
+#: Calls with an unknown keyword, and what the error says was meant; None for no guess.
+MEANT = [
+    (lambda **unknown: signal.lowpass(R, 0.1, **unknown), "pixel_size", "`spacing`"),
+    (lambda **unknown: signal.lowpass(R, 0.1, **unknown), "fs", "`spacing`=1/fs"),
+    (lambda **unknown: signal.lowpass(R, **unknown), "cutof", "`cutoff`"),
+    (lambda **unknown: signal.welch(R, **unknown), "d", "`fs`=1/d"),
+    (lambda **unknown: signal.power_spectrum(R, **unknown), "fs", "`d`=1/fs"),
+    (lambda **unknown: signal.power_spectrum(R, **unknown), "metres", "a method of `.bigfft`"),
+    (lambda **unknown: signal.stft(R, **unknown), "window", "`win`"),
+    (lambda **unknown: fft.fftn(X, **unknown), "axis", "`axes`"),
+    (lambda **unknown: fft.fft(X, **unknown), "metres", "a method of `.bigfft`"),
+    (lambda **unknown: fft.fft(X, **unknown), "nonsense", None),
+    (lambda **unknown: fft.dct(R, **unknown), "memory_limits", "`memory_limit`"),
+    (lambda **unknown: fft.fftfreq(8, **unknown), "spacing", "`d`"),
+    (lambda **unknown: plan(X, "fft", **unknown), "chunk", "`chunks`"),
+    (lambda **unknown: plan(R, "lowpass", cutoff=1, **unknown), "widht", "`width`"),
+    (lambda **unknown: run("in.zarr", "out.zarr", **unknown), "d", "`spacing` or `fs`=1/d"),
+    (lambda **unknown: run("in.zarr", "out.zarr", **unknown), "windows", None),
+]
+
+
+@pytest.mark.parametrize(("call", "keyword", "meant"), MEANT)
+def test_the_error_for_an_unknown_keyword_has_the_known_ones_and_what_was_meant(
+    call, keyword, meant
+):
+    with pytest.raises(ArgumentTypeError, match=f"^`{keyword}`=3 ") as error:
+        call(**{keyword: 3})
+    message = str(error.value)
+    assert message.startswith(f"`{keyword}`=3 is not allowed: need one of the keywords ")
+    assert "chunks" in message
+    if meant is None:
+        assert "did you mean" not in message
+    else:
+        assert re.search(rf"; did you mean {meant}.*\?$", message)
 
 
 def test_a_prime_over_many_chunks_in_little_memory_tells_how_much_it_needs():

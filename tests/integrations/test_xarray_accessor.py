@@ -1,6 +1,7 @@
 """What completion, a prompt and a notebook show of `dask_bigfft.xarray` and its accessor."""
 
 import inspect
+import re
 
 import dask.array as da
 import numpy as np
@@ -75,6 +76,23 @@ def test_functions_of_two_arrays_refuse_unknown_keywords(name):
     with pytest.raises(ArgumentTypeError, match="memory_limit"):
         function(field(), other=field(), dim="x", memory_limits=3)
     function(array=field(), other=field(), dim="x")
+
+
+@pytest.mark.parametrize(
+    ("name", "keyword", "meant"),
+    [
+        ("welch", "fs", "a coordinate of the dimension.*"),
+        ("power_spectrum", "axes", "`dim`.*"),
+        ("isotropic_power_spectrum", "metre", "`metres`"),
+        ("fft", "metres", None),
+        ("rfft", "padding", None),
+    ],
+)
+def test_an_unknown_keyword_is_guessed_only_if_one_is_like_it(name, keyword, meant):
+    with pytest.raises(ArgumentTypeError, match=f"^`{keyword}`=.* keywords dim, ") as error:
+        getattr(field().bigfft, name)(**{keyword: 1})
+    _, _, guess = str(error.value).partition("did you mean ")
+    assert re.fullmatch(rf"{meant}\?" if meant else "", guess)
 
 
 @pytest.mark.parametrize("name", ["fft", "rfft", "power_spectrum", "isotropic_power_spectrum"])

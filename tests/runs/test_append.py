@@ -505,6 +505,26 @@ def test_other_names_are_refused(tmp_path, dims, kind):
 
 
 @pytest.mark.parametrize("kind", ["stft", "spectrogram"])
+def test_a_window_may_be_a_text_as_on_the_command_line(tmp_path, kind):
+    source = stored(tmp_path / "in.zarr", random_array((300,), "f8", 5))
+    np.save(tmp_path / "win.npy", WIN)
+    run(source, tmp_path / "out.zarr", kind, **ASKED)
+    for number, text in enumerate(["hann:16", str(tmp_path / "win.npy")]):
+        run(source, tmp_path / f"{number}.zarr", kind, win=text, hop=5)
+        require_close(tmp_path / f"{number}.zarr", result_of(tmp_path / "out.zarr"))
+
+
+@pytest.mark.parametrize("text", ["hann", "hann:many", "no_window:16", "tukey:a:16", "gone.npy"])
+def test_another_text_is_no_window(tmp_path, monkeypatch, capsys, text):
+    monkeypatch.chdir(tmp_path)
+    stored("in.zarr", np.ones(300))
+    with pytest.raises(ArgumentError, match=rf"^`win`='{text}' .*'hann:1024'"):
+        run("in.zarr", "out.zarr", "stft", win=text, hop=5)
+    assert main([*WORDS[:4], text, *WORDS[5:], "--kind", "stft", "--scheduler", "sync"]) == 2
+    assert f"`--win`='{text}' is not allowed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["stft", "spectrogram"])
 def test_a_window_that_is_too_long_is_named(tmp_path, kind):
     source = stored(tmp_path / "in.zarr", np.ones((2, 7)))
     with pytest.raises(ArgumentError, match=r"`win`='16 samples'.*twice the 7 samples .* axis 1"):

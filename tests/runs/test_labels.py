@@ -68,6 +68,26 @@ def test_a_result_beside_coordinates_is_a_group_that_xarray_reads(version, tmp_p
     same(back, field())
 
 
+@pytest.mark.parametrize("version", [2, 3, "netcdf"])
+def test_the_only_variable_beside_coordinates_needs_no_name(version, tmp_path):
+    source, _ = stored(version, tmp_path / "in.zarr")
+    run(source, tmp_path / "out.zarr", "rfftn", axes=("time", "x"))
+    spectrum = xr.open_zarr(tmp_path / "out.zarr")["T"]
+    same(spectrum, field().bigfft.rfft(["time", "x"]).drop_vars("freq_y", errors="ignore"))
+    run(tmp_path / "out.zarr", tmp_path / "back.zarr", "irfftn", axes=(0, 2))
+    same(xr.open_zarr(tmp_path / "back.zarr")["T"], field())
+
+
+def test_of_several_variables_one_has_to_be_named(tmp_path):
+    fields = field().to_dataset().assign(S=field())
+    fields.to_zarr(tmp_path / "in.zarr")
+    with pytest.raises(ArgumentError, match=r"^`component`=None .*in\.zarr: S, T$"):
+        run(tmp_path / "in.zarr", tmp_path / "out.zarr")
+    run(tmp_path / "in.zarr", tmp_path / "out.zarr", component="S", axes=("time",))
+    with pytest.raises(ArgumentError, match=r"^`component`='z' "):
+        run(tmp_path / "in.zarr", tmp_path / "other.zarr", component="z")
+
+
 def test_the_inverse_of_a_stored_product_has_the_attributes_of_the_source(tmp_path):
     spectrum = field().bigfft.rfft(["time", "x"])
     product = (spectrum * (spectrum.freq_x < 1)).rename("T")

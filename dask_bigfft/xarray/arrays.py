@@ -42,6 +42,7 @@ from dask_bigfft.xarray.coordinates import (
 )
 from dask_bigfft.xarray.keywords import known_keywords, refuse_missing
 from dask_bigfft.xarray.missing import with_nan_warning
+from dask_bigfft.xarray.steps import PIECE
 
 P = ParamSpec("P")
 
@@ -360,14 +361,15 @@ def labelled_like(
     """
     if is_lazy(data) and not is_lazy(array.data):
         data = data.compute()
+    new_coords = {key: value for key, value in coords.items() if isinstance(value, xr.Variable)}
     named = xr.DataArray(
         data,
         dims=dims,
-        coords=coords,
+        coords={key: value for key, value in coords.items() if key not in new_coords},
         attrs=array.attrs,
     )
     named.name = array.name
-    return named
+    return named.assign_coords(new_coords)  # the constructor would copy them once more
 
 
 @dataclass(frozen=True)
@@ -466,7 +468,7 @@ def _detrended(
     for shape in _shapes_of_trend(array, dims, dtype, is_linear):
         trend = shape * (source * shape).mean(dims, skipna=False).astype(dtype)
         if isinstance(array.data, da.Array):
-            source = array.copy(data=bind(source.data, trend.data))
+            source = array.copy(deep=False, data=bind(source.data, trend.data))
         trends.append(trend)
     detrended = source
     for trend in trends:
@@ -495,7 +497,7 @@ def _detrended_where_known(
     detrended = array
     if isinstance(array.data, da.Array):
         data, mask = bind([array.data, mask], coefficients)
-        detrended = array.copy(data=data)
+        detrended = array.copy(deep=False, data=data)
     *others, last = dims
     labelled = xr.DataArray(coefficients.astype(dtype), dims=array.dims)
     by_shape = labelled.isel(dict.fromkeys(others, 0))
@@ -528,9 +530,21 @@ def with_frequencies(
         new = f"{PREFIX}{dim}"
         attrs = samples[dim].attrs | {ARRAY_ATTRS: attrs_as_text(source)}
         if len(values) > 1:
-            attrs["spacing"] = float(np.abs(values[1:] - values[0]).min())
+            attrs["spacing"] = _smallest_distance(values)
         values = np.fft.fftshift(values) if dim in shifted else values
         renamed[dim] = new, xr.Variable((new,), values, attrs)
     if shifted:
         data = transforms.fftshift(data, [array.get_axis_num(dim) for dim in shifted])
     return rebuilt(array, data, renamed)
+
+
+def _smallest_distance(values: npt.NDArray[Any]) -> float:
+    """Return the distance of the first of several values from the nearest other one.
+
+    >>> _smallest_distance(np.array([0.0, 2.0, -1.0]))
+    1.0
+    """
+    smallest = []
+    for start in range(1, len(values), PIECE):
+        smallest.append(np.abs(values[start : start + PIECE] - values[0]).min())
+    return float(min(smallest))

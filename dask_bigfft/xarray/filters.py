@@ -1107,7 +1107,7 @@ def _with_even_chunks(
             even_chunks[axis] = max(chunks)
     if not even_chunks:
         return cropped
-    return cropped.copy(data=cropped.data.rechunk(even_chunks))
+    return cropped.copy(deep=False, data=cropped.data.rechunk(even_chunks))
 
 
 def _are_even(chunks: tuple[int, ...]) -> bool:

@@ -140,7 +140,7 @@ def plan(
     for name, value in (("n", n), ("norm", norm)):
         if value is not None:
             raise_invalid(name, value, f"None for {kind}", kind=ArgumentTypeError)
-    lazy_array = array.copy(data=parse_array(array.data))
+    lazy_array = array.copy(deep=False, data=parse_array(array.data))
     plans = plans_of_call(_function(kind), lazy_array, dim=dim, **arguments)
     return cast("Plan | SegmentPlan | OverlapAddPlan", only_plan(kind, plans))
 

@@ -290,7 +290,8 @@ def _physical(
     if parse_flag("true_amplitude", amplitude):
         distances = [abs(own.spacing) for own in samples.values()]
         physical = physical * array.dtype.type(math.prod(distances) ** -sign)
-    return array.copy(data=physical.data)  # products lose the name, and in older xarray attributes
+    # products lose the name, and in older xarray attributes
+    return array.copy(deep=False, data=physical.data)
 
 
 @transforms_by
@@ -474,7 +475,7 @@ def _in_natural_order(array: xr.DataArray, dims: Sequence[Hashable]) -> xr.DataA
     if not shifted:
         return array
     axes = [array.get_axis_num(dim) for dim in shifted]
-    return array.copy(data=transforms.ifftshift(array.data, axes))
+    return array.copy(deep=False, data=transforms.ifftshift(array.data, axes))
 
 
 def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:

@@ -11,7 +11,7 @@ from forked_benchmarks import run_in_forks
 from support import python
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import core, pages, problems, rows
+from benchmarks import core, guard, pages, problems, rows
 from dask_bigfft.testing.devices import simulated_devices
 
 TINY = ("--scale", "0.00002", "--threads", "2")
@@ -98,7 +98,20 @@ def test_a_row_for_each_number_of_blocks_times_plan_and_graph(blocks, tmp_path):
     assert check["ok"]
     assert check["tasks"] > blocks
     assert figures.keys() == {"plan", "graph"}
-    assert all(seconds > 0 for seconds in figures.values())
+    for seconds_of_turns in figures.values():
+        assert len(seconds_of_turns) == rows.PLANNING_TURNS
+        assert min(seconds_of_turns) > 0
+
+
+@pytest.mark.parametrize(("faster", "verdict"), [(1.0, "ok"), (0.5, "slower")])
+def test_turns_of_a_pair_are_compared_with_each_other(faster, verdict):
+    """The noise of a machine, which both turns meet, is in no ratio."""
+    noise = [1.0, 3.0, 2.0]
+    before = [[faster * seconds for seconds in noise] for _ in range(5)]
+    after = [noise] * 5
+    result = guard.compared(before, after, bound=1.05)
+    assert result["ratio"] == pytest.approx(1 / faster)
+    assert result["verdict"] == verdict
 
 
 def test_a_graph_without_a_block_of_the_result_is_wrong(tmp_path, monkeypatch):

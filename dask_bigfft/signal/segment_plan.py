@@ -22,6 +22,7 @@ import numpy as np
 from dask.utils import format_bytes
 
 from dask_bigfft.errors import MemoryLimitError, parse_flag, raise_invalid
+from dask_bigfft.memory.pages import round_up
 from dask_bigfft.planner.explain import budget_text, counted, enough_bytes
 from dask_bigfft.planner.overview import short_text
 from dask_bigfft.planner.plan import PublicNames
@@ -394,8 +395,10 @@ class SegmentPlan(BlockwisePlan):
             last_nbytes = 0
             if self.has_smaller_end:
                 last_nbytes = rows * len(self.inside[-1]) * self._spectrum_nbytes
-            blocks = threads + self.blocks_behind
-            return blocks * self._result_block_nbytes(rows) + last_nbytes
+            block_nbytes = self._result_block_nbytes(rows)
+            if self.is_stored:  # a run keeps buffers, whose last huge page is touched as a whole
+                block_nbytes = round_up(block_nbytes)
+            return (threads + self.blocks_behind) * block_nbytes + last_nbytes
         if self.average == "median":
             return self._collected_nbytes(rows, threads)
         sums = 2 * len(self.chunks[self.axis])

@@ -459,7 +459,8 @@ class Turns:
 
     def __init__(self, own: str | Path, other: str | Path) -> None:
         # A pipe that is open for both does not wait for the other process to open it.
-        self.own, self.other = (os.open(path, os.O_RDWR) for path in (own, other))
+        self.own = os.open(own, os.O_RDWR)
+        self.other = os.open(other, os.O_RDWR)
 
     @classmethod
     def of_environment(cls) -> "Turns | None":

@@ -149,19 +149,19 @@ class Carrier:
     place: "ScratchPlace | None" = None
     cuts: Sequence[Cut] | None = None
 
-    #: Whether blocks stay in the memory of one process.
+    #: True if blocks stay in the memory of one process.
     is_in_process: ClassVar[bool] = False
 
-    #: Whether blocks stay on the GPUs of one process, which also cut them.
+    #: True if blocks stay on the GPUs of one process, which also cut them.
     is_on_gpus: ClassVar[bool] = False
 
-    #: Whether exchanges may be shuffles, whose buffers are outside of the memory of tasks.
+    #: True if exchanges may be shuffles, whose buffers are outside of the memory of tasks.
     uses_shuffles: ClassVar[bool] = False
 
     #: Storage of blocks between rounds: "memory", "disk", or "auto" if the planner may choose.
     storage: ClassVar[str] = "memory"
 
-    #: Whether tasks of another plan may be used for the first rounds.
+    #: True if tasks of another plan may be used for the first rounds.
     reuses_tasks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

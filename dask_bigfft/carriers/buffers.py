@@ -76,7 +76,7 @@ class SharedBuffer:
         self.array: Array | None = None
         #: Blocks whose views have been given out.
         self._placed: set[Block] = set()
-        #: Whether the blocks before an exchange are overwritten, by its number.
+        #: True if the blocks before an exchange are overwritten, by its number.
         self._overwrites: dict[int, bool] = {}
         self._results: dict[tuple[int, Block], Future[Any]] = {}
         self._lock = threading.Lock()

@@ -174,9 +174,9 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         self.factor = factor
         self.blocks = blocks
         self.plan = recipe.plan
-        #: Whether no other layer reads the blocks between rounds.
+        #: True if no other layer reads the blocks between rounds.
         self.is_private = True
-        #: Whether another transform of ours reads the result.
+        #: True if another transform of ours reads the result.
         self.is_transformed = False
         #: Layer of the same spectrum without the shift that is part of this one.
         self.unshifted: PlanLayer | None = None

@@ -31,7 +31,7 @@ RETURNED_PART = 1 / 64
 #: the plan that keeps to a limit.
 _applied: tuple[int, str | None, bool, int | None] | None = None
 
-#: Whether the memory of this process suffices for compiled code.
+#: True if the memory of this process suffices for compiled code.
 _fits_compiled_code = [True]
 
 

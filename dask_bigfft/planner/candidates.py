@@ -275,7 +275,7 @@ class Candidates:
         self.request = request
         self.machine = machine
         self.storage = storage
-        #: Whether the first round reads a stored array itself though its blocks come in as it has
+        #: True if the first round reads a stored array itself though its blocks come in as it has
         #: them: what a task that does nothing but read needs of memory is then not needed.
         self.near = near
         dtype = spec.work_dtype.name

@@ -191,10 +191,10 @@ class Strategy:
     #: Sentence of `Plan.explain` for a plan that is taken.
     sentence: ClassVar[str]
 
-    #: Whether another strategy has a plan, too, so that the proposed one may be refused.
+    #: True if another strategy has a plan, too, so that the proposed one may be refused.
     is_optional: ClassVar[bool] = False
 
-    #: Whether the strategy changes the best plan, and searches for no other one.
+    #: True if the strategy changes the best plan, and searches for no other one.
     is_step: ClassVar[bool] = False
 
     def applies(self, problem: Problem) -> bool:

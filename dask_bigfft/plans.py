@@ -41,6 +41,7 @@ FilterName = Literal[
     "derivative",
     "downsample",
     "fftconvolve",
+    "fill_gaps",
     "fourier_filter",
     "highpass",
     "hilbert",
@@ -62,7 +63,6 @@ FUNCTIONS = (*FILTERS, *get_args(SpectrumName), *get_args(SegmentName), "istft")
 SEVERAL_PLANS = {
     "coherence": "csd",
     "cross_spectrum": "power_spectrum",
-    "fill_gaps": "lowpass",
     "gradient": "derivative",
     "transfer_function": "csd",
 }
@@ -119,11 +119,11 @@ def plan(
         Name of a transform of `numpy.fft`, such as ``"fftn"`` or ``"irfft"``, or of a function of
         `dask_bigfft.signal`. Filters are ``"fourier_filter"``, ``"lowpass"``, ``"highpass"``,
         ``"bandpass"``, ``"bandstop"``, ``"fftconvolve"``, ``"convolve"``, ``"correlate"``,
-        ``"convolve_masked"``, ``"derivative"``, ``"laplacian"``, ``"poisson"``, ``"hilbert"``,
-        ``"shift"``, ``"resample"`` and ``"downsample"``. Spectra are ``"power_spectrum"``,
-        ``"radial_power_spectrum"``, ``"czt"``, ``"zoom_fft"``, ``"envelope"``, ``"welch"``,
-        ``"csd"``, ``"stft"``, ``"spectrogram"`` and ``"istft"``. Cosine and sine transforms have no
-        plan.
+        ``"convolve_masked"``, ``"fill_gaps"``, ``"derivative"``, ``"laplacian"``, ``"poisson"``,
+        ``"hilbert"``, ``"shift"``, ``"resample"`` and ``"downsample"``. Spectra are
+        ``"power_spectrum"``, ``"radial_power_spectrum"``, ``"czt"``, ``"zoom_fft"``,
+        ``"envelope"``, ``"welch"``, ``"csd"``, ``"stft"``, ``"spectrogram"`` and ``"istft"``.
+        Cosine and sine transforms have no plan.
     n, axis
         Arguments of transforms of one axis.
     s, axes
@@ -141,7 +141,8 @@ def plan(
     Plan, SegmentPlan or OverlapAddPlan
         The plan; print it, call ``explain()``, or show it in a notebook. That of a filter has both
         transforms, with the product between them; that of ``"convolve_masked"`` has values and
-        weights along a first axis of its own. Plans of segments and slices are those of
+        weights along a first axis of its own; that of ``"fill_gaps"`` has the seconds of one
+        iteration and the memory of all. Plans of segments and slices are those of
         `dask_bigfft.signal.plan_segments`.
 
     Raises
@@ -205,14 +206,14 @@ def refuse_several_plans(kind: Any) -> None:
 
 
 def only_plan(kind: str, plans: list[Any]) -> Any:
-    """Return the only one of the plans of a function.
+    """Return the only one of the plans of a function, which it may use more than once.
 
     Raises
     ------
     PlanError
         If there are several, or none, with the reason.
     """
-    if len(plans) == 1:
+    if plans and all(plan is plans[0] for plan in plans):
         return plans[0]
     if not plans:
         raise PlanError(f"{kind} of these arguments works block by block, without a plan")

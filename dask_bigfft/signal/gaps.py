@@ -32,6 +32,8 @@ from dask_bigfft.errors import (
 from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.views import allocate_like, empty_like, is_on_gpu
 from dask_bigfft.planner.explain import enough_bytes
+from dask_bigfft.planner.plan import Forecast, Plan, with_reason
+from dask_bigfft.planner.request import Machine
 from dask_bigfft.signal.arguments import (
     Axes,
     SignalOptions,
@@ -251,12 +253,13 @@ def _planned(
     dtype: np.dtype[Any],
     chosen_filter: Filter,
     options: SignalOptions,
+    count: int,
 ) -> tuple[PlannedFilter, GapSources]:
-    """Return the planned filter of an iteration, and the sources as iterations read them.
+    """Return the planned filter of `count` iterations, and the sources as iterations read them.
 
     Beside the plan, threads have blocks of the sources and of what is put back. The first exchange
     of an iteration begins before the last one of the iteration before has ended, so that a plan may
-    take half of the memory.
+    take half of the memory. The forecast of the returned plan is that of all iterations.
     """
     machine = machine_of(options, is_on_gpu(array._meta))
     block_shape = tuple(max(cuts) for cuts in array.chunks)
@@ -277,16 +280,36 @@ def _planned(
         inner["memory_limit"] = (limit - blocks_nbytes) // 2
     like: Any = da.zeros_like(array, dtype=dtype)
     planned = planned_filter(like, chosen_filter, inner)
-    others_nbytes = None
-    if planned.plan is not None:
-        others_nbytes = 2 * planned.plan.expected.peak_host + blocks_nbytes
-    sources = GapSources.of(
-        array,
-        missing,
-        options,
-        others_nbytes,
+    if planned.plan is None:
+        return planned, GapSources.of(array, missing, options)
+    others_nbytes = 2 * planned.plan.expected.peak_host + blocks_nbytes
+    sources = GapSources.of(array, missing, options, others_nbytes)
+    if sources.fit_memory:
+        blocks_nbytes += sources.nbytes // machine.workers
+    plan = _with_memory_of_all(planned.plan, count, blocks_nbytes, machine)
+    return replace(planned, plan=plan), sources
+
+
+def _with_memory_of_all(
+    plan: Plan,
+    count: int,
+    beside_nbytes: int,
+    machine: Machine,
+) -> Plan:
+    """Return the plan of an iteration with a forecast of the memory of `count` iterations.
+
+    Two of them may overlap, beside some bytes of all.
+    """
+
+    def of_all(forecast: Forecast) -> Forecast:
+        return replace(forecast, peak_host=2 * forecast.peak_host + beside_nbytes)
+
+    text = f"time is that of one of {count} equal filters, memory that of all: two may overlap"
+    return with_reason(plan, text).changed(
+        expected=of_all(plan.expected),
+        rejected=tuple((name, of_all(forecast)) for name, forecast in plan.rejected),
+        machine=replace(plan.machine, memory_limit=machine.memory_limit),
     )
-    return planned, sources
 
 
 @keeps_kind
@@ -391,8 +414,15 @@ def fill_gaps(
         dtype,
         chosen_filter,
         options,
+        POWER_ITERATIONS + count,
     )
-    factor = _convergence_factor(gap_sources, dtype, planned)
+    try:
+        factor = _convergence_factor(gap_sources, dtype, planned)
+    except MemoryLimitError as error:
+        if options.get("memory_limit") is None:
+            raise
+        shared = f"two iterations that overlap share `memory_limit`={options['memory_limit']!r}"
+        raise MemoryLimitError(f"{shared}, and for one of them {error}") from None
     filled = by_block(
         _first_known,
         factor[(np.newaxis,) * array.ndim],

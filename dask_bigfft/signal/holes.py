@@ -82,6 +82,11 @@ def _missing(x: Array, mask: Array | None = None) -> Array:
     return missing
 
 
+def _nbytes(arrays: tuple[da.Array, ...]) -> int:
+    """Return the bytes of several arrays."""
+    return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
+
+
 @dataclass(frozen=True)
 class GapSources:
     """An array with gaps, and where they are.
@@ -118,11 +123,15 @@ class GapSources:
         """
         arrays = (array,) if missing is None else (array, missing)
         machine = machine_of(options, is_on_gpu(array._meta))
-        sizes = [math.prod(source.shape) * source.dtype.itemsize for source in arrays]
-        own_nbytes = sum(sizes) // machine.workers
+        own_nbytes = _nbytes(arrays) // machine.workers
         others = 3 * own_nbytes if others_nbytes is None else others_nbytes
         limit = machine.memory_limit
         return cls(arrays, fit_memory=limit is None or own_nbytes + others <= limit)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return _nbytes(self.arrays)
 
     def read(self, turn: int) -> tuple[da.Array, ...]:
         """Return the arrays for another use, which `turn` numbers.

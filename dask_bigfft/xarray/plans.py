@@ -25,6 +25,7 @@ PlannedName = Literal[
     "derivative",
     "downsample",
     "envelope",
+    "fill_gaps",
     "highpass",
     "hilbert",
     "isotropic_power_spectrum",
@@ -88,9 +89,9 @@ def plan(
     kind : str
         Name of the function: a transform, ``"fft"``, ``"ifft"``, ``"rfft"``, ``"irfft"``,
         ``"hfft"`` or ``"ihfft"``; a filter, ``"lowpass"``, ``"highpass"``, ``"bandpass"``,
-        ``"bandstop"``, ``"convolve"``, ``"convolve_masked"``, ``"derivative"``, ``"hilbert"``,
-        ``"envelope"``, ``"shift"``, ``"resample"`` or ``"downsample"``; or a spectrum,
-        ``"power_spectrum"``, ``"isotropic_power_spectrum"``, ``"zoom_fft"``, ``"czt"``,
+        ``"bandstop"``, ``"convolve"``, ``"convolve_masked"``, ``"fill_gaps"``, ``"derivative"``,
+        ``"hilbert"``, ``"envelope"``, ``"shift"``, ``"resample"`` or ``"downsample"``; or a
+        spectrum, ``"power_spectrum"``, ``"isotropic_power_spectrum"``, ``"zoom_fft"``, ``"czt"``,
         ``"welch"``, ``"csd"``, ``"stft"``, ``"spectrogram"`` or ``"istft"``. Other functions have
         several plans, or none.
     dim, n, norm

@@ -155,6 +155,7 @@ OTHERS = {
     "derivative": {"dim": "x"},
     "downsample": {"factor": 2},
     "envelope": {"dim": "x"},
+    "fill_gaps": {"band": 0.1},
     "highpass": {"cutoff": 0.1},
     "hilbert": {"dim": "x"},
     "isotropic_power_spectrum": {},

@@ -43,7 +43,7 @@ def field(shape, chunks, dtype, part):
 
 
 def result_of(function, shape, chunks, dtype, limit, options):
-    """Return the lazy result, and the forecast of its memory, which may be the limit."""
+    """Return the lazy result, and the forecast of its memory."""
     if function in SHORT_TIME:
         x = field(shape, chunks, dtype, 0)
         arguments = {**WINDOW, **options, "memory_limit": limit}
@@ -56,11 +56,12 @@ def result_of(function, shape, chunks, dtype, limit, options):
         x = da.from_zarr(file)
     if function == "convolve_masked":
         kernel = np.ones(options.pop("kernel"))
-        means = signal.convolve_masked(x, kernel, memory_limit=limit, **options)
-        (plan,) = transforms_in(means).values()
-        return means, plan.expected.peak_host
-    filled, _ = signal.fill_gaps(x, memory_limit=limit, **options)
-    return filled, limit
+        result = signal.convolve_masked(x, kernel, memory_limit=limit, **options)
+    else:
+        result, _ = signal.fill_gaps(x, memory_limit=limit, **options)
+    plan, *others = transforms_in(result).values()
+    assert all(other == plan for other in others)  # of iterations
+    return result, plan.expected.peak_host
 
 
 def of_signals(pause, folder, job):

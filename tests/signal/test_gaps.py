@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import CASES
 
+import dask_bigfft
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, MemoryLimitError
 from dask_bigfft.testing.strategies import chunkings, random_array
@@ -286,6 +287,27 @@ def test_wrong_arguments_are_named(
 ):
     with pytest.raises(kind, match=named):
         signal.fill_gaps(**{"x": da.ones(20, chunks=6), **changed})
+
+
+def test_the_plan_has_the_memory_of_two_iterations_that_overlap():
+    x = da.zeros((256, 256), chunks=(16, 256))
+    in_memory = dask_bigfft.plan(x, "fill_gaps", band=0.1, iterations=7)
+    assert "11 equal filters" in in_memory.reason  # 4 of them forecast the convergence
+    assert in_memory.expected.peak_host > 3 * x.nbytes  # of two iterations and the source
+    limit = int(1.5 * x.nbytes)
+    limited = dask_bigfft.plan(x, "fill_gaps", band=0.1, memory_limit=limit)
+    assert 0.1 * limit < limited.expected.peak_host <= limit
+    assert limited.machine.memory_limit == limit
+    for _, rejected in limited.rejected:
+        assert rejected.peak_host <= limit
+
+
+def test_a_limit_that_two_iterations_share_is_named():
+    x = da.zeros((512, 512, 256), chunks=(8, 512, 256), dtype="f4")
+    named = r"share `memory_limit`='60 MiB', and for one .*need at least 2.*MiB"
+    with dask.config.set(scheduler="threads", num_workers=2):
+        with pytest.raises(MemoryLimitError, match=named):
+            signal.fill_gaps(x, band=0.1, memory_limit="60 MiB")
 
 
 def test_small_chunks_of_files_are_read_together(tmp_path):

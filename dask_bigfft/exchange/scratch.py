@@ -129,10 +129,15 @@ def records(folder: Path, exchange: str, run: str = "") -> dict[Block, dict[str,
 
 @contextlib.contextmanager
 def opened_file(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
-    """Open a file, and make its folders if the file may be created; see `files.opened`."""
-    if flags & os.O_CREAT and not path.parent.name.startswith(LIFE):
-        make_folder(path.parent)
-    with named(path), opened(path, flags, direct) as file:
+    """Open a file, in new folders if it may be created and has none; see `files.opened`."""
+    with named(path), contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(opened(path, flags, direct))
+        except FileNotFoundError:
+            if not flags & os.O_CREAT or path.parent.name.startswith(LIFE):
+                raise
+            make_folder(path.parent)
+            file = stack.enter_context(opened(path, flags, direct))
         yield file
 
 

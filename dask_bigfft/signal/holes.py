@@ -21,7 +21,7 @@ import numpy as np
 from dask_bigfft.api.arguments import parse_array, parse_chunks
 from dask_bigfft.api.calls import by_block
 from dask_bigfft.api.kinds import keeps_kind
-from dask_bigfft.api.plans import read_directly
+from dask_bigfft.api.plans import read_directly, reader_of
 from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import with_own_tasks
 from dask_bigfft.errors import (
@@ -43,7 +43,7 @@ from dask_bigfft.signal.arguments import (
     parse_signal_options,
     without_empty,
 )
-from dask_bigfft.signal.convolution import convolve, planned_convolution
+from dask_bigfft.signal.convolution import PlannedProduct, convolve, planned_convolution
 from dask_bigfft.signal.segments import machine_of
 from dask_bigfft.signal.separable_kernel import separated
 from dask_bigfft.transforms.spec import work_dtype
@@ -59,6 +59,11 @@ ZERO_SUM = 1e-8
 #: Elements of a block whose means are computed at a time, so that weights stay in cache.
 PART_SIZE = 1 << 16
 
+#: Blocks that are read from files at a time, in memory that a plan needs: for each thread four of
+#: both layers, which are padded, and one of these that waits.
+BLOCKS_OF_THREAD = 9
+BLOCKS_BESIDE = 2
+
 #: Memory of a task beside a block of both convolutions: means, weights, and holes that are read.
 BESIDE_RESULT = ResultWriting(copies=2, copies_at_ends=2)
 
@@ -70,6 +75,28 @@ def _parse_real_array(x: Any, name: str) -> da.Array:
         raise_invalid(name, f"dtype {array.dtype}", "real numbers", kind=ArgumentTypeError)
     dtype = np.empty(0, work_dtype(array.dtype)).real.dtype
     return without_empty(array.astype(dtype))
+
+
+def in_larger_blocks(array: da.Array, most_nbytes: float) -> da.Array:
+    """Return an array whose neighbouring chunks are read at once, if they are small and in files.
+
+    Along the first axis that is cut, as many chunks become one block as fit in some bytes.
+    """
+    reader = reader_of(array)
+    axes = [axis for axis, count in enumerate(array.numblocks) if count > 1]
+    if reader is None or not axes:
+        return array
+    chunk_nbytes = math.prod(array.chunksize) * array.dtype.itemsize
+    joined = int(most_nbytes // chunk_nbytes)
+    if joined < 2:
+        return array
+    chunks = list(array.chunks)
+    cuts = chunks[axes[0]]
+    chunks[axes[0]] = tuple(
+        sum(cuts[first : first + joined]) for first in range(0, len(cuts), joined)
+    )
+    larger: Any = da.from_array(reader, tuple(chunks), name=f"{array.name}-{joined}")
+    return cast("da.Array", larger)
 
 
 @on_own_gpu
@@ -379,6 +406,42 @@ def _convolved_without_plan(
     return convolve(source, like, mode="valid", **options)
 
 
+def _centred(kernel: Array) -> Array:
+    """Return a kernel with odd lengths, whose middle is that of the kernel at place n // 2."""
+    return np.pad(kernel, [(0, 1 - n % 2) for n in kernel.shape])
+
+
+def _planned(
+    x: da.Array,
+    kernel: Array,
+    options: SignalOptions,
+    *,
+    is_cyclic: bool,
+    has_layers: bool,
+) -> PlannedProduct | None:
+    """Return the planned convolution of `_convolved`; None if no single plan does it."""
+    samples = kernel if is_cyclic else _centred(kernel)
+    like = np.asarray(samples.astype(x.dtype), like=x._meta)
+    plan_with = partial(
+        planned_convolution,
+        x,
+        like,
+        "same",
+        writing=BESIDE_RESULT,
+        is_cyclic=is_cyclic,
+        vectors=None if is_on_gpu(x._meta) else separated(samples),
+    )
+    try:
+        planned = plan_with(options=options)
+    except MemoryLimitError:
+        if not is_cyclic:
+            raise
+        return None
+    if planned is not None and has_layers and len(planned.plan.chunks[0]) > 1:
+        return plan_with(options={**options, "chunks": x.chunks})
+    return planned
+
+
 def _convolved(
     x: da.Array,
     kernel: Array,
@@ -404,30 +467,10 @@ def _convolved(
     has_layers : bool
         True if a plan has to give one chunk along the first axis.
     """
-    widths = [(0, 1 - n % 2) for n in kernel.shape]  # the middle of an odd length
-    centred = np.pad(kernel, widths)
-    samples = kernel if is_cyclic else centred
-    like = np.asarray(samples.astype(x.dtype), like=x._meta)
-    plan_with = partial(
-        planned_convolution,
-        x,
-        like,
-        "same",
-        writing=BESIDE_RESULT,
-        is_cyclic=is_cyclic,
-        vectors=None if is_on_gpu(x._meta) else separated(samples),
-    )
-    planned = None
-    try:
-        planned = plan_with(options=options)
-    except MemoryLimitError:
-        if not is_cyclic:
-            raise
+    planned = _planned(x, kernel, options, is_cyclic=is_cyclic, has_layers=has_layers)
     if planned is None:
+        centred = _centred(kernel)
         return _convolved_without_plan(x, centred, options, is_cyclic=is_cyclic), None
-    if has_layers and len(planned.plan.chunks[0]) > 1:
-        planned = plan_with(options={**options, "chunks": x.chunks})
-        assert planned is not None
     return planned.result(), planned.plan.expected.peak_host
 
 
@@ -581,6 +624,54 @@ def _refuse_longer(kernel: Array, array: da.Array) -> None:
         raise_invalid("kernel", f"shape {kernel.shape}", need)
 
 
+def _layers(sources: tuple[da.Array, ...], exterior: Exterior) -> da.Array:
+    """Return known values and weights, the two layers along a new first axis."""
+    array = sources[0]
+    return by_block(
+        _known_and_weights,
+        *sources,
+        dtype=array.dtype,
+        meta=empty_like(array._meta, array.ndim + 1, array.dtype),
+        chunks=((2,), *array.chunks),
+        new_axis=[0],
+        offset=exterior.offset,
+        counts_holes=exterior.is_known,
+    )
+
+
+def _in_fastest_blocks(
+    sources: tuple[da.Array, ...],
+    kernel: ScaledKernel,
+    exterior: Exterior,
+    options: SignalOptions,
+) -> tuple[da.Array, ...]:
+    """Return the sources, in larger blocks if they are stored and the plan is faster then."""
+    array = sources[0]
+    machine = machine_of(options, is_on_gpu(array._meta))
+    if machine.memory_limit is None:
+        return sources
+    blocks = BLOCKS_OF_THREAD * machine.threads + BLOCKS_BESIDE
+    larger = in_larger_blocks(array, machine.memory_limit / blocks)
+    if larger is array:
+        return sources
+
+    def seconds(candidate: tuple[da.Array, ...]) -> float:
+        try:
+            planned = _planned(
+                _layers(candidate, exterior),
+                kernel.numbers[np.newaxis],
+                options,
+                is_cyclic=exterior.is_cyclic,
+                has_layers=True,
+            )
+        except MemoryLimitError:
+            return math.inf
+        return math.inf if planned is None else planned.plan.expected.seconds
+
+    in_larger = (larger, *(source.rechunk(larger.chunks) for source in sources[1:]))
+    return min((sources, in_larger), key=seconds)
+
+
 def _interpolated(
     sources: tuple[da.Array, ...],
     kernel: ScaledKernel,
@@ -592,22 +683,14 @@ def _interpolated(
 
     Weights below `least` make a mean NaN.
     """
-    array = sources[0]
     chunks = options.get("chunks")
-    layers: Any = by_block(
-        _known_and_weights,
-        *sources,
-        dtype=array.dtype,
-        meta=empty_like(array._meta, array.ndim + 1, array.dtype),
-        chunks=((2,), *array.chunks),
-        new_axis=[0],
-        offset=exterior.offset,
-        counts_holes=exterior.is_known,
-    )
+    of_layers: SignalOptions = {**options, "chunks": None if chunks is None else ((2,), *chunks)}
+    fastest = _in_fastest_blocks(sources, kernel, exterior, of_layers)
+    array = fastest[0]
     convolved, nbytes = _convolved(
-        layers,
+        _layers(fastest, exterior),
         kernel.numbers[np.newaxis],
-        {**options, "chunks": None if chunks is None else ((2,), *chunks)},
+        of_layers,
         is_cyclic=exterior.is_cyclic,
         has_layers=True,
     )

@@ -103,6 +103,8 @@ class Way:
         The operation of the program that writes to the result, if the library can.
     apart : bool
         True if tiles and results have memory of their own until they are stored, see `is_apart`.
+    changes_type : bool
+        True if values become complex or real on the way.
     """
 
     memory: BlockMemory
@@ -112,6 +114,7 @@ class Way:
     fills_result: bool
     writing_fft: WritingFFT
     apart: bool = False
+    changes_type: bool = False
 
     @property
     def is_copied(self) -> bool:
@@ -144,7 +147,9 @@ class Way:
         """
         gathered = nbytes if self.is_copied and not self.fills_result else 0
         # An FFT of real values has a result of its own, others work in place.
-        has_own_result = self.is_stored and (self.has_windows or not self.memory.keeps_form)
+        is_in_copy = gathered > 0 and not self.changes_type
+        needs_result = self.has_windows or not self.memory.keeps_form
+        has_own_result = self.is_stored and needs_result and not is_in_copy
         computed = result_nbytes if has_own_result else 0
         if not is_repeated:
             return gathered + computed
@@ -246,6 +251,7 @@ def way_of(
             fills_result=False,
             writing_fft="none",
             apart=True,
+            changes_type=program.changes_type,
         )
     reads_in_place = not checked and _reads_in_place(
         program,
@@ -272,6 +278,7 @@ def way_of(
         reads_in_place=reads_in_place,
         fills_result=fills_result,
         writing_fft=writing_fft,
+        changes_type=program.changes_type,
     )
 
 

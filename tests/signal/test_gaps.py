@@ -305,9 +305,9 @@ def test_the_plan_has_the_memory_of_two_iterations_that_overlap():
 def test_a_limit_that_two_iterations_share_is_named():
     x = da.zeros((512, 512, 256), chunks=(8, 512, 256), dtype="f4")
     named = r"share `memory_limit`='60 MiB', and for one .*need at least 2.*MiB"
-    with dask.config.set(scheduler="threads", num_workers=2):
-        with pytest.raises(MemoryLimitError, match=named):
-            signal.fill_gaps(x, band=0.1, memory_limit="60 MiB")
+    two_threads = dask.config.set(scheduler="threads", num_workers=2)
+    with two_threads, pytest.raises(MemoryLimitError, match=named):
+        signal.fill_gaps(x, band=0.1, memory_limit="60 MiB")
 
 
 def test_small_chunks_of_files_are_read_together(tmp_path):

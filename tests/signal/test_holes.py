@@ -1,5 +1,6 @@
 """Arrays with holes against astropy's convolution, and the power of known values."""
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import CASES
 
+import dask_bigfft
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.testing.strategies import chunkings, random_array
@@ -131,6 +133,24 @@ def test_a_periodic_array_of_prime_length(memory_limit):
     )
     expected = sum(h * np.roll(x, lag - 2) for lag, h in enumerate(kernel)) / kernel.sum()
     np.testing.assert_allclose(means, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_stored_arrays_are_read_in_blocks_that_fill_the_limit(masked, tmp_path):
+    x = random_array((64, 32, 32), "f4", 0)
+    mask = np.random.default_rng(1).random((64, 1, 32)) < 0.2
+    in_memory = da.from_array(x if masked else np.where(mask, np.nan, x), chunks=(1, 32, 32))
+    in_memory.to_zarr(tmp_path / "x.zarr")
+    stored = da.from_zarr(tmp_path / "x.zarr")
+    options = {"kernel": np.ones((5, 3, 3)), "mask": mask if masked else None}
+    limited = {**options, "memory_limit": "512 kiB"}
+    with dask.config.set(scheduler="threads", num_workers=1):
+        plan = dask_bigfft.plan(stored, "convolve_masked", **limited)
+        means = signal.convolve_masked(stored, **limited).compute()
+    assert plan.storage == "disk"
+    assert max(plan.chunks[1]) > 2
+    expected = signal.convolve_masked(in_memory, **options)
+    np.testing.assert_allclose(means, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_results_without_any_weight_are_0_or_nan():

@@ -647,7 +647,10 @@ def _in_fastest_blocks(
     exterior: Exterior,
     options: SignalOptions,
 ) -> tuple[da.Array, ...]:
-    """Return the sources, in larger blocks if they are stored and the plan is faster then."""
+    """Return the sources, in larger blocks if they are stored and the plan is faster then.
+
+    A plan that keeps all blocks in memory gains little, and its result would have larger chunks.
+    """
     array = sources[0]
     machine = machine_of(options, is_on_gpu(array._meta))
     if machine.memory_limit is None:
@@ -658,6 +661,7 @@ def _in_fastest_blocks(
         return sources
 
     def seconds(candidate: tuple[da.Array, ...]) -> float:
+        """Return the forecast of a plan with scratch files; infinite if there is none."""
         try:
             planned = _planned(
                 _layers(candidate, exterior),
@@ -668,10 +672,15 @@ def _in_fastest_blocks(
             )
         except MemoryLimitError:
             return math.inf
-        return math.inf if planned is None else planned.plan.expected.seconds
+        if planned is None or planned.plan.storage != "disk":
+            return math.inf
+        return planned.plan.expected.seconds
 
     in_larger = (larger, *(source.rechunk(larger.chunks) for source in sources[1:]))
-    return min((sources, in_larger), key=seconds)
+    own_seconds = seconds(sources)
+    if own_seconds == math.inf or own_seconds <= seconds(in_larger):
+        return sources
+    return in_larger
 
 
 def _interpolated(

@@ -143,7 +143,7 @@ def test_stored_arrays_are_read_in_blocks_that_fill_the_limit(masked, tmp_path):
     in_memory.to_zarr(tmp_path / "x.zarr")
     stored = da.from_zarr(tmp_path / "x.zarr")
     options = {"kernel": np.ones((5, 3, 3)), "mask": mask if masked else None}
-    limited = {**options, "memory_limit": "512 kiB"}
+    limited = {**options, "memory_limit": "512 kiB", "device": "cpu"}
     with dask.config.set(scheduler="threads", num_workers=1):
         plan = dask_bigfft.plan(stored, "convolve_masked", **limited)
         means = signal.convolve_masked(stored, **limited).compute()

@@ -359,7 +359,8 @@ def fill_gaps(
     All iterations have the same plan, that of one `fourier_filter`. For highest frequencies, only
     those of the band travel between blocks. If memory is too small to keep
     `x` beside it, the tasks that make `x` run again in each iteration: store what is expensive.
-    The result of another transform stays in memory.
+    The result of another transform stays in memory. `memory_limit` does not count dask's graph, of
+    about 15 kB for each block and iteration; the forecast of `dask_bigfft.plan` does.
 
     See Also
     --------

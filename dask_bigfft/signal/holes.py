@@ -59,8 +59,9 @@ ZERO_SUM = 1e-8
 #: Elements of a block whose means are computed at a time, so that weights stay in cache.
 PART_SIZE = 1 << 16
 
-#: Blocks that are read from files at a time, in memory that a plan needs: for each thread four of
-#: both layers, which are padded, and one of these that waits.
+#: Memory of a plan in blocks of the array that it reads, for each thread and beside all threads. A
+#: block of both layers is twice as large. A thread needs four of these, which padding enlarges by
+#: an eighth, and one more waits for its task.
 BLOCKS_OF_THREAD = 9
 BLOCKS_BESIDE = 2
 

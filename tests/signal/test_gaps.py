@@ -302,6 +302,16 @@ def test_the_plan_has_the_memory_of_two_iterations_that_overlap():
         assert rejected.peak_host <= limit
 
 
+def test_the_plan_counts_the_tasks_of_many_iterations():
+    x = da.zeros((512, 256), chunks=(2, 256))
+    with dask.config.set(scheduler="threads"):
+        few, many = (
+            dask_bigfft.plan(x, "fill_gaps", band=0.1, iterations=count) for count in (1, 30)
+        )
+    tasks_nbytes = many.expected.peak_host - few.expected.peak_host
+    assert 10_000 < tasks_nbytes / (29 * 256) < 20_000  # of a block in an iteration
+
+
 def test_a_limit_that_two_iterations_share_is_named():
     x = da.zeros((512, 512, 256), chunks=(8, 512, 256), dtype="f4")
     named = r"share `memory_limit`='60 MiB', and for one .*need at least 2.*MiB"

@@ -427,7 +427,8 @@ def target_in(
     if buffer is None:
         return None, 0.0
     started = time.perf_counter()
-    target = buffer.place(run.plan.rounds[number].target, block)
+    layout = run.plan.rounds[number].target
+    target = buffer.place(layout, block, run.plan.machine.threads)
     return target, time.perf_counter() - started
 
 

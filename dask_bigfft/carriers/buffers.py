@@ -84,8 +84,12 @@ class SharedBuffer:
     def __reduce__(self) -> Any:
         return SharedBuffer, (self.token,)  # other processes do not share the buffer
 
-    def place(self, layout: Layout, block: Block) -> Array | None:
-        """Return the view for a block of the layout before the exchange; None after that."""
+    def place(self, layout: Layout, block: Block, threads: int = 1) -> Array | None:
+        """Return the view for a block of the layout before the exchange; None after that.
+
+        Its pages are prefaulted by this thread, in parallel with those that write other blocks. If
+        there are fewer blocks than `threads`, this thread starts others.
+        """
         if self.shared_layout is None:
             return None
         with self._lock:
@@ -100,7 +104,8 @@ class SharedBuffer:
                 layout,
                 block,
             )
-        return prefault(view)  # in parallel with the other writing threads
+        blocks = layout.blocks // self.shared_layout.blocks
+        return prefault(view, max(1, threads // blocks))
 
     def take(
         self,

@@ -18,7 +18,6 @@ import os
 import platform
 import re
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -538,8 +537,17 @@ def zstd_tables_nbytes(level: int) -> int:
     return 0
 
 
-#: Held while zarr has another setting: such changes that overlap would not be undone.
-_reopening = threading.Lock()
+def _with_empty_chunks(array: Any) -> Any:
+    """Return a Zarr array that stores blocks of zeros as well, as one of `created` does."""
+    zarr = zarr_package()
+    config = {"write_empty_chunks": True}
+    return zarr.Array(
+        zarr.AsyncArray(
+            array.metadata,
+            array.store_path,
+            config=config,
+        )
+    )
 
 
 def reopened(path: Path, partial: Path) -> Target:
@@ -547,15 +555,15 @@ def reopened(path: Path, partial: Path) -> Target:
     for left in partial.rglob("*.partial"):
         left.unlink(missing_ok=True)
     zarr = zarr_package()
-    with _reopening, zarr.config.set({"array.write_empty_chunks": True}):  # as in `created`
-        root = zarr.open(local_store(partial), mode="r+")
-        name = root.attrs[ATTRIBUTE].get("array")
-        return Target(
-            path,
-            partial,
-            root[name] if name else root,
-            root,
-        )
+    root = zarr.open(local_store(partial), mode="r+")
+    name = root.attrs[ATTRIBUTE].get("array")
+    array = root[name] if name else root
+    return Target(
+        path,
+        partial,
+        _with_empty_chunks(array),
+        root,
+    )
 
 
 def read_attributes(path: Path) -> dict[str, Any]:

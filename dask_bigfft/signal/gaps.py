@@ -32,7 +32,7 @@ from dask_bigfft.errors import (
 from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.views import allocate_like, empty_like, is_on_gpu
 from dask_bigfft.planner.explain import enough_bytes
-from dask_bigfft.planner.plan import Forecast, Plan, with_reason
+from dask_bigfft.planner.plan import Plan, with_reason
 from dask_bigfft.planner.request import Machine
 from dask_bigfft.signal.arguments import (
     Axes,
@@ -52,7 +52,12 @@ from dask_bigfft.signal.filters import (
     parse_spacing,
     planned_filter,
 )
-from dask_bigfft.signal.holes import GapSources, in_larger_blocks
+from dask_bigfft.signal.holes import (
+    GapSources,
+    graph_nbytes,
+    in_larger_blocks,
+    with_more_memory,
+)
 from dask_bigfft.signal.passbands import SAME, BoxBand
 from dask_bigfft.signal.segments import machine_of
 from dask_bigfft.transforms.spec import work_dtype
@@ -62,12 +67,8 @@ __all__ = ["fill_gaps"]
 #: Number of power iterations that estimate the convergence of `fill_gaps`.
 POWER_ITERATIONS = 4
 
-#: Tasks of a block in an iteration, and bytes of each in dask's graph. Measured: 5 tasks, 2.7 kB.
+#: Tasks of a block in an iteration (measured: 5).
 TASKS_OF_BLOCK = 6
-TASK_NBYTES = 2800
-
-#: Bytes of a graph that do not count, as for transforms.
-SMALL_GRAPH_NBYTES = 16 << 20
 
 #: Memory limit in blocks of an iteration, if these are read from files.
 LIMIT_IN_BLOCKS = 32
@@ -271,9 +272,8 @@ def _planned(
     sources = GapSources.of(array, missing, options, others_nbytes)
     if sources.fit_memory:
         beside_nbytes += sources.nbytes // machine.workers
-    if machine.workers == 1:  # the process has the graph
-        tasks = count * TASKS_OF_BLOCK * math.prod(array.numblocks)
-        beside_nbytes += max(0, tasks * TASK_NBYTES - SMALL_GRAPH_NBYTES)
+    tasks = count * TASKS_OF_BLOCK * math.prod(array.numblocks)
+    beside_nbytes += graph_nbytes(planned.plan, tasks, machine)
     plan = _with_memory_of_all(planned.plan, count, beside_nbytes, machine)
     return replace(planned, plan=plan), sources
 
@@ -288,14 +288,8 @@ def _with_memory_of_all(
 
     Two of them may overlap, beside some bytes of all.
     """
-
-    def of_all(forecast: Forecast) -> Forecast:
-        return replace(forecast, peak_host=2 * forecast.peak_host + beside_nbytes)
-
     text = f"time is that of one of {count} equal filters, memory that of all: two may overlap"
-    return with_reason(plan, text).changed(
-        expected=of_all(plan.expected),
-        rejected=tuple((name, of_all(forecast)) for name, forecast in plan.rejected),
+    return with_more_memory(with_reason(plan, text), beside_nbytes, times=2).changed(
         machine=replace(plan.machine, memory_limit=machine.memory_limit),
     )
 

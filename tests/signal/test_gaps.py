@@ -303,7 +303,7 @@ def test_the_plan_has_the_memory_of_two_iterations_that_overlap():
 
 
 def test_the_plan_counts_the_tasks_of_many_iterations():
-    x = da.zeros((512, 256), chunks=(2, 256))
+    x = da.zeros((4096, 2048), chunks=(16, 2048))
     with dask.config.set(scheduler="threads"):
         few, many = (
             dask_bigfft.plan(x, "fill_gaps", band=0.1, iterations=count) for count in (1, 30)

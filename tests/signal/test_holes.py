@@ -153,6 +153,22 @@ def test_stored_arrays_are_read_in_blocks_that_fill_the_limit(masked, tmp_path):
     np.testing.assert_allclose(means, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_the_plan_counts_the_tasks_of_small_blocks():
+    """A block takes 18 kB of dask's graph, beside the tasks of the plan."""
+    plans = [
+        dask_bigfft.plan(
+            da.zeros((2048, 1024), chunks=(rows, 1024)),
+            "convolve_masked",
+            kernel=np.ones((3, 3)),
+            device="cpu",
+        )
+        for rows in (64, 8)
+    ]
+    few, many = (plan.expected for plan in plans)
+    tasks_nbytes = 2700 * (6 * (256 - 32) + many.tasks - few.tasks)
+    assert many.peak_host - few.peak_host == pytest.approx(tasks_nbytes, rel=0.5)
+
+
 def test_results_without_any_weight_are_0_or_nan():
     x = np.array([1.0, np.nan, np.nan, np.nan, 3.0])
     a = da.from_array(x, chunks=2)

@@ -158,13 +158,13 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
         "Short-time transforms, from Zarr to Zarr",
         "Slices of 1,024 samples every 512 of a record in single precision. The floor is the "
         "larger one of two times: a plain copy of the bytes read and written, and the same in "
-        "memory. By hand: `dask.array.overlap` and SciPy's FFT. `istft` goes the way back, from "
-        "`da.from_zarr` to `to_zarr`. At scale 1 the record has 4 GiB; a "
-        "smaller scale has a shorter record and a memory limit that is smaller by as much.",
+        "memory. By hand: `dask.array.overlap` and SciPy's FFT. `istft` goes the way back, by "
+        "`run()` as well. At scale 1 the record has 4 GiB; a smaller scale has a shorter record "
+        "and a memory limit that is smaller by as much.",
         {
             "transforms": (
                 "Transforms",
-                "name=transform | seconds.run=`run()`, s | seconds.istft=`istft`, s | "
+                "name=transform | seconds.run=`run()` of `stft`, s | seconds.istft=of `istft`, s | "
                 "seconds.copy=copy, s | seconds.memory=in memory, s | seconds.by hand=by hand, s | "
                 "over_floor=ours / floor | "
                 "by hand / run=by hand / `run()` | peak_gib=peak, GiB | forecast_gib=forecast, "

@@ -45,9 +45,8 @@ SELECTED = (
 )
 WITH_EMPTY_CACHE = "64 MiB, 3D, real"
 
-#: Size of an input in MiB above which few turns suffice, and their number.
+#: Size of an input in MiB above which ``--repeat-large`` says how many turns there are.
 LARGE_MIB = 256
-TURNS_OF_LARGE = 3
 
 #: Function by the character of its row: of real and of complex input.
 FUNCTIONS = {"real": "rfftn", "complex": "fftn"}
@@ -291,6 +290,13 @@ def rows_of(sizes: Sequence[int], scale: float) -> dict[str, tuple[str, tuple[in
 def main(argv: Sequence[str]) -> int:
     parser = core.arguments("first_calls", __doc__, repeat=5, only=None)
     parser.add_argument("--gpu", action="store_true", help="rows of a GPU, against torch")
+    parser.add_argument(
+        "--repeat-large",
+        type=int,
+        default=3,
+        metavar="N",
+        help=f"turns of inputs above {LARGE_MIB} MiB",
+    )
     args = parser.parse_args(argv)
     results = core.Results(args, "first_calls")
     section = "first"
@@ -312,7 +318,7 @@ def main(argv: Sequence[str]) -> int:
             row_contestants.append(f"{args.kernels[0]}{EMPTY}")
         turns = args.repeat
         if int(name.partition(" ")[0]) > LARGE_MIB:
-            turns = min(turns, TURNS_OF_LARGE)
+            turns = min(turns, args.repeat_large)
         call = partial(
             run,
             row=rows[name],

@@ -561,11 +561,12 @@ def convolve_masked(
     Notes
     -----
     Values and weights are convolved together, in twice the memory and time of `convolve`. All of it
-    is one plan that keeps to `memory_limit`. Below a limit, several chunks of files are read as one
-    block if that is faster, and the result has chunks of such blocks by default. For a kernel that
-    is longer than `x` there are several plans, each of which keeps to it. If memory is too small
-    for `x`, the tasks that make it run again for ``preserve_nan=True``, whose result has the chunks
-    of `x` by default.
+    is one plan that keeps to `memory_limit`. Dask's graph comes on top of that, some 8 tasks of
+    3 kB for a chunk of `x`; the forecast of the plan counts it. Below a limit, several chunks of
+    files are read as one block if that is faster, and the result has chunks of such blocks by
+    default. For a kernel that is longer than `x` there are several plans, each of which keeps to
+    it. If memory is too small for `x`, the tasks that make it run again for ``preserve_nan=True``,
+    whose result has the chunks of `x` by default.
 
     For ``boundary="wrap"`` the transforms are as long as `x`. Lengths with large prime factors
     along cut axes take more time and memory than others. If it is more than the limit, `x` gets a

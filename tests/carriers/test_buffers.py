@@ -26,7 +26,7 @@ def test_threads_without_a_block_help_to_fault_in_those_of_others(
     assert blocks > 1
     counts = []
     monkeypatch.setattr(views, "fault_in", lambda block, threads: counts.append(threads) or 0)
-    buffer = SharedBuffer("token", shared)
+    buffer = SharedBuffer("token", shared, (0,) * len(shared.grid))
     threads = int(threads_of_block * blocks)
     placed = buffer.place(layout, (0,) * len(layout.grid), threads)
     assert placed.size == layout.size // layout.blocks

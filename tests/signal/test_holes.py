@@ -11,6 +11,8 @@ from records import CASES
 import dask_bigfft
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.planner.request import Machine
+from dask_bigfft.signal import holes
 from dask_bigfft.testing.strategies import chunkings, random_array
 
 pytestmark = pytest.mark.usefixtures("small")
@@ -153,20 +155,19 @@ def test_stored_arrays_are_read_in_blocks_that_fill_the_limit(masked, tmp_path):
     np.testing.assert_allclose(means, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_the_plan_counts_the_tasks_of_small_blocks():
-    """A block takes 18 kB of dask's graph, beside the tasks of the plan."""
-    plans = [
-        dask_bigfft.plan(
-            da.zeros((2048, 1024), chunks=(rows, 1024)),
-            "convolve_masked",
-            kernel=np.ones((3, 3)),
-            device="cpu",
-        )
-        for rows in (64, 8)
-    ]
-    few, many = (plan.expected for plan in plans)
-    tasks_nbytes = 2700 * (6 * (256 - 32) + many.tasks - few.tasks)
-    assert many.peak_host - few.peak_host == pytest.approx(tasks_nbytes, rel=0.5)
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_forecast_counts_the_tasks_of_small_blocks(masked):
+    x = da.zeros((4096, 1024), chunks=(4, 1024))
+    options = {"kernel": np.ones((3, 3)), "device": "cpu"}
+    if masked:
+        options["mask"] = da.zeros(x.shape, dtype=bool, chunks=x.chunks)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        plan = dask_bigfft.plan(x, "convolve_masked", **options)
+        tasks = len(signal.convolve_masked(x, **options).__dask_graph__())
+    counted = plan.expected.tasks + holes.TASKS_OF_BLOCK * 1024
+    assert tasks <= counted <= 3 * tasks
+    assert holes.graph_nbytes(plan, counted, Machine()) == counted * holes.TASK_NBYTES
+    assert holes.graph_nbytes(plan, counted, Machine(workers=2)) == 0
 
 
 def test_results_without_any_weight_are_0_or_nan():

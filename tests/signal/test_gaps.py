@@ -219,6 +219,7 @@ def test_sources_are_read_again_where_they_do_not_fit(masked, rechunked):
         source = source.rechunk((4, 48))
     options = {"band": [2.5 / 64, 2.5 / 48], "iterations": 3, "tolerance": 0.9}
     options["mask"] = mask if masked else None
+    options["device"] = "cpu"  # a plan for a GPU takes more memory
     expected = dask.compute(*signal.fill_gaps(source, **options))
     assert len(reads) == 8  # once each
     reads.clear()
@@ -295,7 +296,7 @@ def test_the_plan_has_the_memory_of_two_iterations_that_overlap():
     assert "11 equal filters" in in_memory.reason  # 4 of them forecast the convergence
     assert in_memory.expected.peak_host > 3 * x.nbytes  # of two iterations and the source
     limit = int(1.5 * x.nbytes)
-    limited = dask_bigfft.plan(x, "fill_gaps", band=0.1, memory_limit=limit)
+    limited = dask_bigfft.plan(x, "fill_gaps", band=0.1, memory_limit=limit, device="cpu")
     assert 0.1 * limit < limited.expected.peak_host <= limit
     assert limited.machine.memory_limit == limit
     for _, rejected in limited.rejected:
@@ -317,7 +318,7 @@ def test_a_limit_that_two_iterations_share_is_named():
     named = r"share `memory_limit`='60 MiB', and for one .*need at least 2.*MiB"
     two_threads = dask.config.set(scheduler="threads", num_workers=2)
     with two_threads, pytest.raises(MemoryLimitError, match=named):
-        signal.fill_gaps(x, band=0.1, memory_limit="60 MiB")
+        signal.fill_gaps(x, band=0.1, memory_limit="60 MiB", device="cpu")
 
 
 def test_small_chunks_of_files_are_read_together(tmp_path):
@@ -327,6 +328,7 @@ def test_small_chunks_of_files_are_read_together(tmp_path):
     in_memory.to_zarr(tmp_path / "x.zarr")
     stored = da.from_zarr(tmp_path / "x.zarr")
     options = {"band": 0.1, "tolerance": 0.9, "iterations": 2, "memory_limit": "1 MiB"}
+    options["device"] = "cpu"
     filled, _ = signal.fill_gaps(stored, **options)
     expected, _ = signal.fill_gaps(in_memory, **options)
     assert filled.chunks == stored.chunks

@@ -132,6 +132,7 @@ def test_a_periodic_array_of_prime_length(memory_limit):
         kernel,
         boundary="wrap",
         memory_limit=memory_limit,
+        device="cpu",
     )
     expected = sum(h * np.roll(x, lag - 2) for lag, h in enumerate(kernel)) / kernel.sum()
     np.testing.assert_allclose(means, expected, atol=1e-9)

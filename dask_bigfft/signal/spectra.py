@@ -408,13 +408,14 @@ def _sums_of_bins(
     flat_weights = np.moveaxis(weights, along, ends).reshape(-1)
     power = block.real.astype(float) ** 2 + block.imag.astype(float) ** 2
     power = np.moveaxis(power, along, ends)
-    rows = power.reshape(-1, len(flat_bins))
+    others = power.shape[: -len(axes)]
+    rows = power.reshape(math.prod(others), len(flat_bins))  # -1 is refused for empty blocks
     number = 1j * np.bincount(flat_bins, flat_weights, count)
     sums = np.empty_like(rows, complex, shape=(len(rows), count))
     for row, row_sums in zip(rows, sums, strict=True):
         row_sums[...] = np.bincount(flat_bins, row * flat_weights, count) + number
     ones = (1,) * (len(axes) - 1)
-    return np.moveaxis(sums.reshape(*power.shape[: -len(axes)], *ones, count), ends, along)
+    return np.moveaxis(sums.reshape(*others, *ones, count), ends, along)
 
 
 def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> Array:

@@ -11,6 +11,7 @@ from lazy import plans_of
 
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import chunkings, chunks_of, random_array, shapes
 
@@ -145,6 +146,16 @@ def test_radial_averages(
         width = max(1 / (n * step) for n, step in zip(shape, d, strict=True))
         bins = (np.arange(len(frequencies) + 1) - 0.5) * width
     assert np.allclose(power.compute(), by_direction(x, d, bins), rtol=1e-11, equal_nan=True)
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_radial_averages_of_empty_chunks(device):
+    x = random_array((3, 4, 5), "f8", 1)
+    lazy = da.from_array(x, chunks=((0, 3), (4, 0), (2, 0, 3)))
+    with simulated_devices(1 << 20):
+        _, power = signal.radial_power_spectrum(lazy, (1, 2), chunks=lazy.chunks, device=device)
+        _, expected = signal.radial_power_spectrum(da.from_array(x), (1, 2))
+        np.testing.assert_allclose(power.compute(), expected.compute(), rtol=1e-12)
 
 
 def test_radial_averages_have_the_precision_of_the_input():

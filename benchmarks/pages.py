@@ -137,9 +137,8 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
         "20 iterations of filling. In memory, against `astropy.convolution.convolve_fft`, warm. At "
         "scale 1 the stored array has 8 GiB and the array in memory 64 MiB; a smaller scale has "
         "that part of the elements and a smaller memory limit. The kernel has 65 samples along "
-        "each axis at all scales, so that its padding is a larger part of a smaller array. The "
-        "forecast of filling counts dask's graph. That of a masked convolution does not, which is "
-        "some MiB.",
+        "each axis at all scales, so that its padding is a larger part of a smaller array. Both "
+        "forecasts count dask's graph.",
         {
             "stored": (
                 "From Zarr to Zarr",

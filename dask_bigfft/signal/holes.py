@@ -497,7 +497,7 @@ def graph_nbytes(plan: Plan, tasks: int, machine: Machine) -> int:
 
 
 def with_more_memory(plan: Plan, nbytes: int, times: int = 1) -> Plan:
-    """Return a plan whose forecasts of memory are multiplied, and have more bytes beside that."""
+    """Return a plan whose forecasts of memory are `times` as large, and some bytes larger."""
 
     def enlarged(forecast: Forecast) -> Forecast:
         return replace(forecast, peak_host=times * forecast.peak_host + nbytes)

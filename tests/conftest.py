@@ -4,6 +4,7 @@ The profile `ci` is the default; HYPOTHESIS_PROFILE=thorough looks longer.
 """
 
 import gc
+import importlib.util
 import itertools
 import os
 import signal
@@ -56,7 +57,8 @@ def pytest_configure(config):
     for name in SCIPYS.split():
         config.addinivalue_line("markers", f"{name}: a marker of SciPy's tests")
     asked_for = (config.option.markexpr, *config.args)
-    if not any("gpu" in text for text in asked_for):
+    has_cupy = importlib.util.find_spec("cupy") is not None
+    if has_cupy and not any("gpu" in text for text in asked_for):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # plans of other tests are those without a GPU
 
 

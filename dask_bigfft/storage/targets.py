@@ -557,12 +557,12 @@ def reopened(path: Path, partial: Path) -> Target:
     zarr = zarr_package()
     root = zarr.open(local_store(partial), mode="r+")
     name = root.attrs[ATTRIBUTE].get("array")
-    array = root[name] if name else root
+    array = _with_empty_chunks(root[name] if name else root)
     return Target(
         path,
         partial,
-        _with_empty_chunks(array),
-        root,
+        array,
+        root if name else array,
     )
 
 

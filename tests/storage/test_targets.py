@@ -41,6 +41,7 @@ def test_an_array_that_is_opened_again_stores_zeros_and_leaves_the_settings(tmp_
     watcher.join()
     assert not any(seen)
     assert seen
+    assert (target.root is target.array) == (not grouped)
     target.array[...] = 0
     stored = partial / "y" if grouped else partial
     assert {chunk.name for chunk in (stored / "c").iterdir()} == {"0", "1"}

@@ -295,7 +295,7 @@ def main(argv: Sequence[str]) -> int:
         type=int,
         default=3,
         metavar="N",
-        help=f"turns of inputs above {LARGE_MIB} MiB",
+        help=f"at most so many turns of inputs above {LARGE_MIB} MiB",
     )
     args = parser.parse_args(argv)
     results = core.Results(args, "first_calls")

@@ -56,7 +56,7 @@ skip_xp_invalid_arg parallel_threads_limit thread_unsafe fail_slow xslow xfail_o
 def pytest_configure(config):
     for name in SCIPYS.split():
         config.addinivalue_line("markers", f"{name}: a marker of SciPy's tests")
-    asked_for = (config.option.markexpr, *config.args)
+    asked_for = (config.option.markexpr, config.option.keyword, *config.args)
     has_cupy = importlib.util.find_spec("cupy") is not None
     if has_cupy and not any("gpu" in text for text in asked_for):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # plans of other tests are those without a GPU

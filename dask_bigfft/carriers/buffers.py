@@ -87,8 +87,8 @@ class SharedBuffer:
     def place(self, layout: Layout, block: Block, threads: int = 1) -> Array | None:
         """Return the view for a block of the layout before the exchange; None after that.
 
-        Its pages are prefaulted by this thread, in parallel with those that write other blocks. If
-        there are fewer blocks than `threads`, this thread starts others.
+        This thread prefaults its pages while other threads do so for other blocks of the buffer. If
+        there are fewer blocks than `threads`, it shares the work with threads that it starts.
         """
         if self.shared_layout is None:
             return None
@@ -104,8 +104,8 @@ class SharedBuffer:
                 layout,
                 block,
             )
-        blocks = layout.blocks // self.shared_layout.blocks
-        return prefault(view, max(1, threads // blocks))
+        blocks_of_buffer = layout.blocks // self.shared_layout.blocks
+        return prefault(view, max(1, threads // blocks_of_buffer))
 
     def take(
         self,

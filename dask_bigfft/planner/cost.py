@@ -7,6 +7,22 @@ from dask_bigfft.planner.merging import merging
 from dask_bigfft.planner.plan import Forecast, Plan
 from dask_bigfft.planner.seconds import Model
 
+#: Bytes of a task in dask's graph (measured: 2.7 kB).
+TASK_NBYTES = 2800
+
+#: Memory of a plan below which a forecast leaves out dask's graph.
+SMALL_PLAN_NBYTES = 16 << 20
+
+
+def graph_nbytes(plan: Plan, tasks: int) -> int:
+    """Return the bytes of some tasks in the process of a plan; 0 on a cluster.
+
+    They are 0 for a small plan, too, whose memory they would exceed.
+    """
+    if plan.machine.workers > 1 or plan.expected.peak_host < SMALL_PLAN_NBYTES:
+        return 0
+    return tasks * TASK_NBYTES
+
 
 def scratch_bytes(plan: Plan) -> int:
     """Return the peak bytes of scratch files: those being read and those being written."""

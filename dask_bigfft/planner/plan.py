@@ -646,6 +646,18 @@ def with_reason(plan: Plan, *sentences: str) -> Plan:
     return plan.changed(reason="; ".join(filter(None, [plan.reason, *sentences])))
 
 
+def with_more_memory(plan: Plan, nbytes: int, times: int = 1) -> Plan:
+    """Return a plan whose forecasts of memory are `times` as large, and some bytes larger."""
+
+    def enlarged(forecast: Forecast) -> Forecast:
+        return replace(forecast, peak_host=times * forecast.peak_host + nbytes)
+
+    return plan.changed(
+        expected=enlarged(plan.expected),
+        rejected=tuple((name, enlarged(forecast)) for name, forecast in plan.rejected),
+    )
+
+
 # --- operands -------------------------------------------------------------------------------
 
 #: Maximum bytes of a lazy transfer function that each task of a round gets as a whole, if a block

@@ -31,8 +31,9 @@ from dask_bigfft.errors import (
 )
 from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.views import allocate_like, empty_like, is_on_gpu
+from dask_bigfft.planner.cost import graph_nbytes
 from dask_bigfft.planner.explain import enough_bytes
-from dask_bigfft.planner.plan import Plan, with_reason
+from dask_bigfft.planner.plan import Plan, with_more_memory, with_reason
 from dask_bigfft.planner.request import Machine
 from dask_bigfft.signal.arguments import (
     Axes,
@@ -52,12 +53,7 @@ from dask_bigfft.signal.filters import (
     parse_spacing,
     planned_filter,
 )
-from dask_bigfft.signal.holes import (
-    GapSources,
-    graph_nbytes,
-    in_larger_blocks,
-    with_more_memory,
-)
+from dask_bigfft.signal.holes import GapSources, in_larger_blocks
 from dask_bigfft.signal.passbands import SAME, BoxBand
 from dask_bigfft.signal.segments import machine_of
 from dask_bigfft.transforms.spec import work_dtype
@@ -273,7 +269,7 @@ def _planned(
     if sources.fit_memory:
         beside_nbytes += sources.nbytes // machine.workers
     tasks = count * TASKS_OF_BLOCK * math.prod(array.numblocks)
-    beside_nbytes += graph_nbytes(planned.plan, tasks, machine)
+    beside_nbytes += graph_nbytes(planned.plan, tasks)
     plan = _with_memory_of_all(planned.plan, count, beside_nbytes, machine)
     return replace(planned, plan=plan), sources
 

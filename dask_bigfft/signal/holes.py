@@ -35,8 +35,8 @@ from dask_bigfft.errors import (
 from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.transfer import contiguous_parts
 from dask_bigfft.kernels.views import allocate_like, empty_like, is_on_gpu
-from dask_bigfft.planner.plan import Forecast, Plan
-from dask_bigfft.planner.request import Machine
+from dask_bigfft.planner.cost import graph_nbytes
+from dask_bigfft.planner.plan import with_more_memory
 from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.signal.arguments import (
     ConvolutionOptions,
@@ -66,12 +66,6 @@ PART_SIZE = 1 << 16
 #: an eighth, and one more waits for its task.
 BLOCKS_OF_THREAD = 9
 BLOCKS_BESIDE = 2
-
-#: Bytes of a task in dask's graph (measured: 2.7 kB).
-TASK_NBYTES = 2800
-
-#: Memory of a plan below which dask's graph does not count, as for transforms.
-SMALL_PLAN_NBYTES = 16 << 20
 
 #: Tasks of a block beside those of the plan: two of the array, two of a mask, layers, and the mean.
 TASKS_OF_BLOCK = 6
@@ -484,28 +478,8 @@ def _convolved(
         centred = _centred(kernel)
         return _convolved_without_plan(x, centred, options, is_cyclic=is_cyclic), None
     tasks = planned.plan.expected.tasks + TASKS_OF_BLOCK * math.prod(x.numblocks)
-    machine = machine_of(options, is_on_gpu(x._meta))
-    plan = with_more_memory(planned.plan, graph_nbytes(planned.plan, tasks, machine))
+    plan = with_more_memory(planned.plan, graph_nbytes(planned.plan, tasks))
     return replace(planned, plan=plan).result(), plan.expected.peak_host
-
-
-def graph_nbytes(plan: Plan, tasks: int, machine: Machine) -> int:
-    """Return the bytes of dask's graph in the process of a plan; 0 on a cluster."""
-    if machine.workers > 1 or plan.expected.peak_host < SMALL_PLAN_NBYTES:
-        return 0
-    return tasks * TASK_NBYTES
-
-
-def with_more_memory(plan: Plan, nbytes: int, times: int = 1) -> Plan:
-    """Return a plan whose forecasts of memory are `times` as large, and some bytes larger."""
-
-    def enlarged(forecast: Forecast) -> Forecast:
-        return replace(forecast, peak_host=times * forecast.peak_host + nbytes)
-
-    return plan.changed(
-        expected=enlarged(plan.expected),
-        rejected=tuple((name, enlarged(forecast)) for name, forecast in plan.rejected),
-    )
 
 
 @keeps_kind

@@ -1,5 +1,7 @@
 """Arrays with holes against astropy's convolution, and the power of known values."""
 
+from dataclasses import replace
+
 import dask
 import dask.array as da
 import numpy as np
@@ -11,7 +13,7 @@ from records import CASES
 import dask_bigfft
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
-from dask_bigfft.planner.request import Machine
+from dask_bigfft.planner import cost
 from dask_bigfft.signal import holes
 from dask_bigfft.testing.strategies import chunkings, random_array
 
@@ -167,8 +169,10 @@ def test_the_forecast_counts_the_tasks_of_small_blocks(masked):
         tasks = len(signal.convolve_masked(x, **options).__dask_graph__())
     counted = plan.expected.tasks + holes.TASKS_OF_BLOCK * 1024
     assert tasks <= counted <= 3 * tasks
-    assert holes.graph_nbytes(plan, counted, Machine()) == counted * holes.TASK_NBYTES
-    assert holes.graph_nbytes(plan, counted, Machine(workers=2)) == 0
+    without_tasks = cost.forecast(plan).peak_host
+    assert plan.expected.peak_host - without_tasks == counted * cost.TASK_NBYTES
+    on_cluster = plan.changed(machine=replace(plan.machine, workers=2))
+    assert cost.graph_nbytes(on_cluster, counted) == 0
 
 
 def test_results_without_any_weight_are_0_or_nan():

@@ -264,6 +264,21 @@ def test_r2c_goes_on_over_other_axes(library, dims, dtype):
         assert np.isnan(room[..., 0]).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_c2r_writes_lines_that_share_sets_of_a_cache(library, dtype):
+    if not library.supports_out:
+        pytest.skip(f"{library.name} does not write to given memory")
+    wide = np.result_type(dtype, np.complex64)
+    spectra = random_array((2, 16, 513), wide, 0)
+    results = np.full((16, 2, 1024), np.pi, dtype)  # every second row belongs to one spectrum
+    call = Call("c2r", (0, 1), +1, "full", 1024)
+    result = library.run(call, spectra[1], out=results[:, 1])
+    assert np.shares_memory(result, results)
+    expected = np.fft.irfftn(spectra[1].astype(complex), s=(16, 1024), axes=(0, 1))
+    assert_close(results[:, 1], expected, dtype)
+    assert (results[:, 0] == dtype(np.pi)).all()
+
+
 def test_no_axes_and_nothing_to_transform(library, monkeypatch):
     x = random_array((3, 4), np.complex64, 0)
     assert library.c2c(x, (), -1, "full") is x

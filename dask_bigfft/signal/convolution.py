@@ -360,9 +360,14 @@ def _larger_first(inputs: Inputs) -> tuple[da.Array, da.Array]:
             raise PlanError("both arrays are broadcast")
     if not is_on_gpu(large._meta):
         small = to_host_memory(small)
-    dtype = np.result_type(work_dtype(large.dtype), work_dtype(small.dtype))
+    return _in_common_precision(large, small)
+
+
+def _in_common_precision(first: da.Array, second: da.Array) -> tuple[da.Array, da.Array]:
+    """Return two arrays in the precision of their convolution; real ones stay real."""
+    dtype = np.result_type(work_dtype(first.dtype), work_dtype(second.dtype))
     in_precision: list[da.Array] = []
-    for array in (large, small):
+    for array in (first, second):
         if work_dtype(array.dtype) != dtype:
             is_complex = array.dtype.kind == "c"
             array = array.astype(dtype if is_complex else np.empty(0, dtype).real.dtype)
@@ -446,8 +451,7 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.
         return _by_one_plan(inputs, correlated, options)
     except PlanError as error:
         reason = str(error)
-    first = inputs.first
-    second = inputs.second
+    first, second = _in_common_precision(inputs.first, inputs.second)
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
     if not real:
         first = first.astype(work_dtype(first.dtype))

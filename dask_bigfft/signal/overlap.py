@@ -77,10 +77,12 @@ def _convolved(
         h = h.astype(summed_dtype, copy=False)
         full = _by_definition(x, h)
     else:
+        # SciPy transforms each array in its own precision.
+        real_dtype = np.empty(0, out_dtype).real.dtype
         axes = tuple(w.axis for w in windows)
         full = scipy_signal(x).oaconvolve(
-            x,
-            h,
+            x.astype(np.result_type(x, real_dtype), copy=False),
+            h.astype(np.result_type(h, real_dtype), copy=False),
             "full",
             axes,
         )

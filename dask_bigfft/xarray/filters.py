@@ -20,6 +20,7 @@ from dask_bigfft.api.calls import transforms_by
 from dask_bigfft.dask_private import is_lazy
 from dask_bigfft.errors import (
     ArgumentTypeError,
+    parse_as,
     parse_choice,
     parse_count,
     raise_invalid,
@@ -33,6 +34,7 @@ from dask_bigfft.signal.passbands import (
     parse_passband,
     warn_above_samples,
 )
+from dask_bigfft.transforms.spec import work_dtype
 from dask_bigfft.xarray.arrays import (
     Dims,
     called_along,
@@ -400,7 +402,9 @@ def _kernel_of(kernel: Any, array: xr.DataArray, dims: Sequence[Hashable]) -> An
         if set(kernel.dims) != set(dims):
             raise_invalid("kernel", f"of dimensions {kernel.dims}", f"the dimensions {dims}")
         values = kernel.transpose(*dims).data
-    values = np.asarray(values)
+    values = parse_as(np.asarray, "kernel", values, "an array of numbers")
+    if values.size == 0:
+        raise_invalid("kernel", f"shape {values.shape}", "at least one value")
     if values.ndim != len(dims):
         raise_invalid("kernel", f"shape {values.shape}", f"an axis for each of {dims}")
     axes = [array.get_axis_num(dim) for dim in dims]
@@ -409,6 +413,22 @@ def _kernel_of(kernel: Any, array: xr.DataArray, dims: Sequence[Hashable]) -> An
         shape[axis] = length
     in_order_of_array = values.transpose(np.argsort(axes))
     return in_order_of_array.reshape(shape)
+
+
+def _in_precision_of(array: xr.DataArray, kernel: Any) -> Any:
+    """Return a kernel in the precision of an array of floating-point numbers.
+
+    A complex kernel stays complex. For an array of integers the kernel is unchanged.
+
+    >>> _in_precision_of(xr.DataArray(np.ones(4, "f4")), np.hanning(3)).dtype
+    dtype('float32')
+    """
+    if array.dtype.kind not in "fc" or kernel.dtype.kind not in "biufc":
+        return kernel
+    complex_dtype = work_dtype(array.dtype)
+    if kernel.dtype.kind == "c":
+        return kernel.astype(complex_dtype)
+    return kernel.astype(np.empty(0, complex_dtype).real.dtype)
 
 
 @over_variables(spectral=False)
@@ -427,7 +447,8 @@ def convolve(
     array, dim
         As for `lowpass`.
     kernel : xarray.DataArray or array-like
-        With the dimensions `dim`, or with an axis for each of them in their order.
+        With the dimensions `dim`, or with an axis for each of them in their order. It is converted
+        to the precision of an array of floating-point numbers.
     method : {"auto", "fft", "direct"}
         See `scipy.signal.convolve`.
     chunks, ..., planner
@@ -445,10 +466,13 @@ def convolve(
         For invalid arguments.
     """
     dims = parse_dims(array, dim, lambda _: True)
-    values = _kernel_of(kernel, array, dims)
+    values = _in_precision_of(array, _kernel_of(kernel, array, dims))
 
     def convolved(data: Any, axes: Any, **keywords: Any) -> Any:
-        return signal.convolve(data, values, "same", method, **keywords)
+        result = signal.convolve(data, values, "same", method, **keywords)
+        if 0 in data.shape:  # of which `convolve` returns the shape (0,), as SciPy
+            return data.astype(result.dtype)
+        return result
 
     data = called_along(
         convolved,

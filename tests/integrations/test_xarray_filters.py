@@ -631,3 +631,29 @@ def test_uneven_chunks_stay_when_they_are_unpadded():
     a = field().drop_vars("name").chunk(y=(3, 12, 5), x=9)
     padded = a.bigfft.pad("y", width=2)
     assert padded.bigfft.unpad().chunks == a.chunks
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernel", "expected"),
+    [
+        ("f4", np.hanning(9), "f4"),
+        ("f4", [1, 2, 1], "f4"),
+        ("f4", np.hanning(9) * 1j, "c8"),
+        ("c8", np.hanning(9), "c8"),
+        ("f8", np.hanning(9).astype("f4"), "f8"),
+        ("i4", np.hanning(9), "f8"),
+        ("i4", [1, 2, 1], "i8"),
+    ],
+)
+@pytest.mark.parametrize("chunks", [None, CHUNKS])
+def test_a_convolution_has_the_precision_of_the_field(
+    chunks,
+    dtype,
+    kernel,
+    expected,
+):
+    a = field(chunks, dtype)
+    result = a.bigfft.convolve("x", kernel=kernel)
+    assert result.dtype == expected
+    whole = scipy.signal.convolve(field(None, dtype).values, np.reshape(kernel, (1, 1, -1)), "same")
+    np.testing.assert_allclose(result, whole, atol=1e-5)

@@ -332,3 +332,35 @@ def test_reports_have_the_work_on_spectra(work):
     assert sum(row.nbytes for row in products) > 0
     assert sum(row.seconds for row in products) > 0
     assert any(span.phase == "product" for run in report(computed).runs for span in run.spans)
+
+
+@pytest.mark.parametrize("dtypes", [("f8", "f4"), ("f4", "f8"), ("c8", "f8"), ("f4", "c16")])
+@pytest.mark.parametrize(
+    "function",
+    [
+        signal.convolve,
+        signal.correlate,
+        signal.oaconvolve,
+        signal.fftconvolve,
+    ],
+)
+def test_inputs_of_two_precisions_are_convolved_in_the_higher_one(function, dtypes):
+    """SciPy's transforms of one precision each would leave that of the lower one."""
+    a = random_array((64,), dtypes[0], 0)
+    b = random_array((5,), dtypes[1], 1)
+    wide_b = b[::-1].conj() if function is signal.correlate else b
+    expected = np.convolve(a.astype("c16"), wide_b.astype("c16"))
+    result = function(da.from_array(a, chunks=16), b)
+    assert result.dtype == np.result_type(a, b)
+    assert relative_l2(result.compute(), expected) < 1e-15
+
+
+def test_arrays_of_two_precisions_that_are_both_broadcast():
+    a = random_array((1, 40), "f8", 0)
+    b = random_array((3, 30), "f4", 1)
+    c = random_array((3, 1, 40), "f4", 2)
+    d = random_array((1, 2, 30), "f8", 3)
+    for first, second in ((a, b), (c, d)):
+        expected = scipy.signal.fftconvolve(first.astype("f8"), second.astype("f8"), axes=-1)
+        result = signal.fftconvolve(da.from_array(first), da.from_array(second), axes=-1)
+        agree(result, expected, 2.2e-16)

@@ -60,6 +60,10 @@ IN_PLACE = 1 << 20
 #: SystemError.
 _parsing = threading.Lock()
 
+#: Held while a task reads a block of plain files. One task at a time has the whole disk, and others
+#: compute meanwhile: tasks that read together also compute together, and the disk is idle then.
+_reading = threading.Lock()
+
 
 def zarr_package() -> Any:
     """Return the zarr package."""
@@ -224,7 +228,8 @@ class Reader:
         if is_whole and self._reads_into_blocks:
             shape = tuple(cut.stop - cut.start for cut in index)
             values = allocate(shape, self.dtype)
-            self.fill(index, values)
+            with _reading if self._is_bound_by_disk else contextlib.nullcontext():
+                self.fill(index, values)
         else:
             with self._errors(index):
                 values = np.asarray(self.stored[index])
@@ -238,6 +243,11 @@ class Reader:
         if self.packing is not None or self.plain is not None:
             return True
         return isinstance(self.stored, H5Dataset) if self.unit is None else self.few
+
+    @property
+    def _is_bound_by_disk(self) -> bool:
+        """True if values are read as they are, so that the processor has nothing to do."""
+        return self.plain is not None and self.packing is None
 
     def _read_into(self, region: tuple[slice, ...], out: Array) -> None:
         """Read stored numbers into an array of their dtype; an `OSError` names the chunk."""

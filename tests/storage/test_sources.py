@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import dask_bigfft
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.runs import RunRequest, resumable, run_json
 from dask_bigfft.storage import targets
+from dask_bigfft.storage.formats import PlainChunks
 from dask_bigfft.storage.hdf5 import open_hdf5
 from dask_bigfft.storage.sources import open_reader, source_files
 
@@ -479,3 +482,26 @@ def test_a_folder_in_the_place_of_a_chunk_is_no_chunk(group):
     (group / "a/c/1").mkdir()
     with pytest.raises(ArgumentError, match=r"1 of 2 are missing, the first of them c/1"):
         dask_bigfft.run(group, "out.zarr", "fft", component="a")
+
+
+def test_tasks_take_turns_to_read_plain_files(folder, monkeypatch):
+    values = np.arange(64.0).reshape(8, 8)
+    zarr.create_array("in", data=values, chunks=(2, 8), compressors=None)
+    reader = open_reader(Path("in"))
+    fill = PlainChunks.fill
+    two_tasks = threading.Barrier(2)
+    together = []
+
+    def observed(chunks, region, out):
+        try:
+            two_tasks.wait(0.2)
+            together.append(True)
+        except threading.BrokenBarrierError:
+            together.append(False)
+        fill(chunks, region, out)
+
+    monkeypatch.setattr(PlainChunks, "fill", observed)
+    with ThreadPoolExecutor(2) as pool:
+        halves = pool.map(reader.__getitem__, [np.s_[0:4, 0:8], np.s_[4:8, 0:8]])
+        np.testing.assert_array_equal(np.concatenate(list(halves)), values)
+    assert together == [False, False]

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import dask.array as da
 import numpy as np
@@ -48,6 +48,13 @@ RUN = 1024
 #: Blocks of the chirp that an array is convolved with, if those of the array are short.
 MOST_BLOCKS = 1024
 
+#: Growth of a chirp, as a logarithm, up to which single precision is used. A convolution with a
+#: chirp multiplies rounding errors by its growth.
+MOST_GROWTH_IN_SINGLE = 0.1
+
+#: Growth of a chirp, as a logarithm, whose values are still finite in double precision.
+MOST_GROWTH = math.log(np.finfo(float).max)
+
 #: Digits of 2 pi below which the argument of a complex number is found.
 TWO_PI = Fraction("6.28318530717958647692528676655900576839433879875021164194988918461563281")
 
@@ -78,6 +85,16 @@ class Chirp:
     def without_slope(self) -> "Chirp":
         """Return the chirp without the slopes."""
         return Chirp(self.square, Fraction(0), self.growth_square)
+
+    def growth(self, count: int) -> float:
+        """Return the logarithm of the ratio of the largest and the smallest modulus below `count`.
+
+        The slope is left out, because it belongs to the transformed samples.
+
+        >>> Chirp(Fraction(0), Fraction(0), growth_square=-0.5).growth(5)
+        4.0
+        """
+        return abs(self.growth_square) * (count - 1) ** 2 / 2
 
     def values(self, first: int, count: int) -> npt.NDArray[np.complex128]:
         """Return the values for k from `first` on."""
@@ -242,6 +259,14 @@ def _chirp_transform(
         The caller's keywords.
     """
     n = array.shape[axis]
+    dtype = work_dtype(array.dtype)
+    if array.size == 0:
+        shape_of_result = list(array.shape)
+        shape_of_result[axis] = count
+        empty: Any = da.zeros_like(array, dtype, shape=tuple(shape_of_result))
+        return cast("da.Array", empty)
+    if points.growth(max(n, count)) > MOST_GROWTH_IN_SINGLE:
+        array = array.astype(np.result_type(array.dtype, np.float64))
     before = _along(without_empty(array), points, axis)
     least_width = (n + count) // MOST_BLOCKS + 1
     numbers = da.arange(
@@ -273,7 +298,8 @@ def _chirp_transform(
         axes=axis,
         **options,
     )
-    return _along(sums, points.without_slope(), axis)
+    transform: Any = _along(sums, points.without_slope(), axis)
+    return cast("da.Array", transform.astype(dtype))
 
 
 def _parse_points(m: Any, n: int) -> int:
@@ -310,7 +336,8 @@ def czt(
         Number of points, by default that of the samples.
     w : complex, optional
         Ratio of two points: point k is ``a * w**-k``. By default the points are evenly spaced on
-        the unit circle.
+        the unit circle. ``abs(w) ** (n**2 / 2)`` must not overflow or underflow, with n the larger
+        of the numbers of samples and points.
     a : complex
         First point.
     axis : int
@@ -334,6 +361,10 @@ def czt(
     Angles are exact for the given numbers, also on long axes. The modulus of a complex `w` or `a`
     is rarely 1 to the last digit, and is not rounded to it. For points on the unit circle, use
     `zoom_fft`.
+
+    On a spiral, where the modulus of `w` is not 1, single-precision `x` is transformed in double
+    precision and the result rounded. Rounding errors grow as ``abs(w) ** (n**2 / 2)`` or its
+    reciprocal, as in SciPy.
 
     See Also
     --------
@@ -363,6 +394,10 @@ def czt(
         growth_square=growth,
         growth_slope=-growth_of(start),
     )
+    if points.growth(max(count, array.shape[along])) > MOST_GROWTH:
+        allowed = "a modulus nearer to 1, or fewer samples and points: "
+        allowed += "powers of w overflow in double precision"
+        raise_invalid("w", w, allowed)
     return _chirp_transform(
         array,
         along,

@@ -657,3 +657,24 @@ def test_a_convolution_has_the_precision_of_the_field(
     assert result.dtype == expected
     whole = scipy.signal.convolve(field(None, dtype).values, np.reshape(kernel, (1, 1, -1)), "same")
     np.testing.assert_allclose(result, whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunks", [None, CHUNKS])
+@pytest.mark.parametrize("shape", [(0, 20, 30), (2, 20, 0)])
+def test_convolutions_of_empty_arrays_are_empty(shape, chunks):
+    a = field().drop_vars("name")[: shape[0], :, : shape[2]]
+    if chunks is not None:
+        a = a.chunk(chunks)
+    result = a.bigfft.convolve("x", kernel=np.ones(3))
+    require_like(
+        result,
+        a,
+        a.values,
+    )
+    assert a.bigfft.convolve("x", kernel=np.ones(3) * 1j).dtype == "c16"
+
+
+@pytest.mark.parametrize("name", ["convolve", "convolve_masked"])
+def test_an_empty_kernel_is_refused(name):
+    with pytest.raises(ArgumentError, match=r"`kernel`.*at least one"):
+        getattr(field().bigfft, name)("x", kernel=[])

@@ -10,6 +10,7 @@ import pytest
 import scipy.signal
 from hypothesis import given
 from hypothesis import strategies as st
+from lazy import plans_of
 from records import CASES
 
 from dask_bigfft import signal
@@ -192,7 +193,60 @@ def test_a_nan_stays_in_its_line():
         np.testing.assert_array_equal(is_nan, [False, True, False])
 
 
+@pytest.mark.parametrize("dtype", ["f4", "c8", "f2"])
+@pytest.mark.parametrize("modulus", [0.997, 1.003])
+def test_single_precision_on_a_spiral(modulus, dtype):
+    """The chirp grows by the factor of 1.003 ** (131**2 / 2), 10 to the power of 11."""
+    x = random_array(
+        (2, 131),
+        dtype,
+        0,
+    )
+    w = modulus * cmath.exp(-0.06j * cmath.pi)
+    powers = w ** np.outer(np.arange(131), np.arange(19))
+    expected = x.astype("c16") @ powers
+    spectrum = signal.czt(
+        da.from_array(x, chunks=(1, 40)),
+        19,
+        w,
+    )
+    require_close(
+        spectrum,
+        expected,
+        "c8",
+    )
+
+
+def test_the_unit_circle_keeps_single_precision():
+    """The modulus of a rounded `w` is 1 but for the last digits."""
+    x = da.ones(1000, dtype="f4", chunks=300)
+    (result,) = plans_of(signal.czt(x, 1000, cmath.exp(-0.001j)))
+    assert result.spec.work_dtype == "c8"
+    (result,) = plans_of(signal.czt(x, 1000, 1.0001 * cmath.exp(-0.001j)))
+    assert result.spec.work_dtype == "c16"
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_no_rows_have_no_spectra(dtype, lazy):
+    x = np.ones((0, 3), dtype)
+    if lazy:
+        x = da.from_array(x)
+    for spectrum in (
+        signal.czt(x, 4),
+        signal.zoom_fft(x, 0.3, 4),
+    ):
+        assert spectrum.dtype == np.result_type(dtype, np.complex64)
+        assert spectrum.compute().shape == spectrum.shape == (0, 4)
+
+
 REFUSED = [
+    (
+        signal.czt,
+        {"m": 10_000, "w": 0.99},
+        ArgumentError,
+        "`w`.*overflow",
+    ),
     (
         signal.czt,
         {"m": 0},

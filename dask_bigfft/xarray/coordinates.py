@@ -1,6 +1,6 @@
 """Positions of a dimension's samples, and their record in the attributes of its frequencies."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -16,6 +16,9 @@ from dask_bigfft.xarray.units import unit_symbol
 
 PREFIX = "freq_"
 
+#: Attribute of a coordinate: samples that were added before and after it.
+PAD_WIDTH = "pad_width"
+
 #: Units of time in xarray, coarsest first, in seconds.
 SECONDS = {
     "s": 1.0,
@@ -25,7 +28,16 @@ SECONDS = {
 }
 
 #: Fields of `Samples` that attributes may have.
-RECORDED = ("first", "units", "dtype", "time_unit", "calendar", "band_start", "band_stop")
+RECORDED = (
+    "first",
+    "rate",
+    "units",
+    "dtype",
+    "time_unit",
+    "calendar",
+    "band_start",
+    "band_stop",
+)
 
 #: Unit of times of cftime as numbers.
 SINCE = "microseconds since 1970-01-01"
@@ -38,16 +50,19 @@ MOST_IN_FILES = 2**31 - 1
 class Samples:
     """Positions of the samples of a dimension, stored with its frequency coordinate.
 
-    ``first`` and ``step`` are in the coordinate's unit, or in ``time_unit`` for times. ``dtype`` is
-    that of the coordinate, None if the dimension has no coordinate. Times of cftime are stored as
-    distances from 1970 in their ``calendar``. A band of the frequencies has the places
-    ``band_start`` to ``band_stop`` - 1 in ascending order.
+    ``first`` and ``step`` are in the coordinate's unit, or in ``time_unit`` for times. Sample n is
+    at first + n * step. If there is a ``rate``, the number of samples per unit, it is at
+    (round(first * rate) + n) / rate, which differs in the last bit. ``dtype`` is that of the
+    coordinate, None if the dimension has no coordinate. Times of cftime are stored as distances
+    from 1970 in their ``calendar``. A band of the frequencies has the places ``band_start`` to
+    ``band_stop`` - 1 in ascending order.
     """
 
     dim: Hashable
     length: int
     first: float | int = 0
     step: float = 1.0
+    rate: float | None = None
     units: str | None = None
     dtype: str | None = None
     time_unit: str = "ns"
@@ -137,6 +152,7 @@ class Samples:
             self,
             length=length,
             step=step,
+            rate=None,
             dtype=dtype,
         )
 
@@ -162,10 +178,15 @@ class Samples:
             )
         return samples
 
-    def coordinate(self, count: int) -> xr.Variable | None:
+    def coordinate(
+        self,
+        count: int,
+        attrs: Mapping[Any, Any] | None = None,
+    ) -> xr.Variable | None:
         """Return the positions of the first `count` samples, None without a coordinate.
 
-        `count` is at most the number of samples, `length`.
+        `count` is at most the number of samples, `length`. `attrs` are attributes of the coordinate
+        beside the unit.
         """
         if self.dtype is None:
             return None
@@ -173,19 +194,24 @@ class Samples:
         positions = np.empty(count, dtype)
         for start in range(0, count, PIECE):
             stop = min(start + PIECE, count)
-            positions[start:stop] = self._positions(start, stop)
-        attrs = {} if self.units is None else {"units": self.units}
-        return xr.Variable((self.dim,), positions, attrs)
+            positions[start:stop] = self.positions(start, stop)
+        all_attrs = dict(attrs or {})
+        if self.units is not None:
+            all_attrs["units"] = self.units
+        return xr.Variable((self.dim,), positions, all_attrs)
 
-    def _positions(self, start: int, stop: int) -> npt.NDArray[Any]:
+    def positions(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Return the positions of the samples `start` to `stop` - 1, as the coordinate has them."""
         dtype = np.dtype(self.dtype)
-        offsets = np.arange(start, stop) * self.step
+        numbers = np.arange(start, stop)
+        offsets = numbers * self.step
         positions: Any
         if self.is_time:
             whole_offsets = np.rint(offsets).astype(np.int64)
             in_units = whole_offsets + int(self.first)
             positions = in_units.astype(f"{dtype.kind}8[{self.time_unit}]")
+        elif self.rate is not None:
+            positions = (round(self.first * self.rate) + numbers) / self.rate
         else:
             positions = self.first + offsets
         if self.calendar is not None:
@@ -231,7 +257,63 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     if length < 2:
         return samples
     seconds = SECONDS[time_unit] if samples.is_time else None
-    return replace(samples, step=even_step(coordinate, as_numbers, seconds))
+    with_mean_step = replace(samples, step=even_step(coordinate, as_numbers, seconds))
+    return _with_exact_step(with_mean_step, values) if dtype.kind == "f" else with_mean_step
+
+
+def _with_exact_step(samples: Samples, values: npt.NDArray[Any]) -> Samples:
+    """Return samples whose step or rate gives each bit of a coordinate, or else the mean step.
+
+    So an inverse transform returns the coordinate of its source, with which xarray aligns it.
+
+    >>> values = np.arange(5) / 10
+    >>> _with_exact_step(Samples("x", 5, 0.0, 0.1, dtype="float64"), values).rate
+    10.0
+    """
+    for candidate in _with_similar_steps(samples, values):
+        if _gives(candidate, values):
+            return candidate
+    return samples
+
+
+def _with_similar_steps(samples: Samples, values: npt.NDArray[Any]) -> Iterator[Samples]:
+    """Yield samples with steps that a coordinate of floating-point numbers may be made of.
+
+    Decimal steps come first, by their number of digits, then the steps of `numpy.arange` and
+    `numpy.linspace`, then decimal numbers of samples per unit. The first position of numbers of 32
+    bits may be a decimal number, too.
+    """
+    decimal_first = replace(samples, first=float(str(values[0])))
+    for digits in range(1, 16):
+        step = float(f"{samples.step:.{digits}g}")
+        yield replace(samples, step=step)
+        yield replace(decimal_first, step=step)
+    yield replace(samples, step=float(values[1] - values[0]))
+    yield replace(samples, step=float(values[-1] - values[0]) / (len(values) - 1))
+    for digits in range(1, 16):
+        rate = float(f"{1 / samples.step:.{digits}g}")
+        yield replace(samples, step=1 / rate, rate=rate)
+
+
+def _gives(samples: Samples, values: npt.NDArray[Any]) -> bool:
+    """Return True if the positions of samples are the values of their coordinate."""
+    for start in range(0, len(values), PIECE):
+        stop = min(start + PIECE, len(values))
+        if not np.array_equal(samples.positions(start, stop), values[start:stop]):
+            return False
+    return True
+
+
+def attrs_of_samples(array: xr.DataArray, dim: Hashable) -> dict[Any, Any]:
+    """Return the attributes of a dimension's coordinate that other samples of it have, too.
+
+    These are all but the number of samples that `pad` has added.
+    """
+    if dim not in array.coords:
+        return {}
+    attrs = dict(array.coords[dim].attrs)
+    attrs.pop(PAD_WIDTH, None)
+    return attrs
 
 
 def _as_numbers(

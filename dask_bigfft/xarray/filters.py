@@ -43,7 +43,7 @@ from dask_bigfft.xarray.arrays import (
     over_variables,
     parse_dims,
 )
-from dask_bigfft.xarray.coordinates import Samples, samples_of
+from dask_bigfft.xarray.coordinates import PAD_WIDTH, Samples, attrs_of_samples, samples_of
 from dask_bigfft.xarray.keywords import knows_keywords
 from dask_bigfft.xarray.metres import samples_along
 from dask_bigfft.xarray.missing import with_nan_warning
@@ -74,9 +74,6 @@ Duration = np.timedelta64 | timedelta
 
 #: Modes of padding.
 Mode = Literal["constant", "edge", "linear_ramp", "reflect", "symmetric", "wrap"]
-
-#: Attribute of a coordinate: samples that were added before and after it.
-PAD_WIDTH = "pad_width"
 
 
 # --- distances ------------------------------------------------------------------------------
@@ -787,22 +784,19 @@ def shift(
 # --- functions that change the samples ------------------------------------------------------
 
 
-def _with_samples(
+def _with_coordinates(
     array: xr.DataArray,
     data: Any,
-    samples: Mapping[Hashable, Samples],
-    attrs: Mapping[Hashable, Mapping[Any, Any]],
+    coordinates: Mapping[Hashable, xr.Variable | None],
 ) -> xr.DataArray:
-    """Return data with other samples along some dimensions."""
+    """Return data with other coordinates of some dimensions; None stands for no coordinate."""
     coords: dict[Hashable, Any] = {}
     for name, coordinate in array.coords.items():
-        if not set(coordinate.dims) & set(samples):
+        if not set(coordinate.dims) & set(coordinates):
             coords[name] = coordinate
-    for dim, own in samples.items():
-        coordinate = own.coordinate(own.length)
-        if coordinate is not None:
-            coordinate.attrs.update(attrs.get(dim, {}))
-            coords[dim] = coordinate
+    for dim, variable in coordinates.items():
+        if variable is not None:
+            coords[dim] = variable
     return labelled_like(
         array,
         data,
@@ -835,8 +829,8 @@ def resample(
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With a coordinate whose steps are longer or shorter; others along `dim` are dropped. Lazy if
-        the array is, otherwise computed at once.
+        With a coordinate whose steps are longer or shorter, and which keeps its attributes. Others
+        along `dim` are dropped. Lazy if the array is, otherwise computed at once.
 
     Raises
     ------
@@ -854,7 +848,8 @@ def resample(
         domain=domain,
     )
     samples = samples_of(array, name).resampled(data.shape[array.get_axis_num(name)])
-    return _with_samples(array, data, {name: samples}, {})
+    coordinate = samples.coordinate(samples.length, attrs_of_samples(array, name))
+    return _with_coordinates(array, data, {name: coordinate})
 
 
 @over_variables(spectral=False)
@@ -896,12 +891,13 @@ def downsample(
     places = {}
     for name, count in zip(dims, factors, strict=True):
         places[name] = slice(None, None, int(count))
-    return labelled_like(
+    result = labelled_like(
         array,
         data,
         array.dims,
         array.isel(places).coords,
     )
+    return result.assign_coords(_coordinates_without_width(result, dims))
 
 
 def _parse_width(width: Any, dims: Sequence[Hashable]) -> dict[Hashable, tuple[int, int]]:
@@ -1016,9 +1012,9 @@ def pad(
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        Lazy if the array is. Coordinates have the attribute ``pad_width`` for `unpad`; others along
-        `dim` are dropped. A dimension without a coordinate gets none, so that `unpad` needs the
-        width.
+        Lazy if the array is. Coordinates have their values and attributes between the new ones, and
+        the attribute ``pad_width`` for `unpad`. Others along `dim` are dropped. A dimension without
+        a coordinate gets none, so that `unpad` needs the width.
 
     Raises
     ------
@@ -1040,27 +1036,41 @@ def pad(
         mode=mode,
         **keywords,
     )
-    samples = {}
-    attrs = {}
+    coordinates = {}
     for name, (before, after) in widths.items():
-        samples[name] = _longer(samples_of(array, name), before, after)
-        attrs[name] = {PAD_WIDTH: [before, after]}
-    return _with_samples(
-        array,
-        data,
-        samples,
-        attrs,
-    )
+        coordinates[name] = _padded_coordinate(
+            array,
+            name,
+            before,
+            after,
+        )
+    return _with_coordinates(array, data, coordinates)
+
+
+def _padded_coordinate(
+    array: xr.DataArray,
+    dim: Hashable,
+    before: int,
+    after: int,
+) -> xr.Variable | None:
+    """Return a coordinate between new positions before and after it; None without a coordinate."""
+    longer = _longer(samples_of(array, dim), before, after)
+    padded = longer.coordinate(longer.length, attrs_of_samples(array, dim))
+    if padded is None:
+        return None
+    padded.values[before : before + array.sizes[dim]] = array.coords[dim].values
+    padded.attrs[PAD_WIDTH] = [before, after]
+    return padded
 
 
 def _longer(samples: Samples, before: int, after: int) -> Samples:
     """Return the samples of a dimension with more of them before and after; whole numbers stay."""
-    first = samples.first - before * samples.step
-    is_whole = samples.is_time or float(first).is_integer()
+    distance = before * samples.step
+    is_whole = samples.is_time or float(distance).is_integer()
     if is_whole and isinstance(samples.first, int):
-        first = round(first)
+        distance = round(distance)
     length = samples.length + before + after
-    return replace(samples, first=first, length=length)
+    return replace(samples, first=samples.first - distance, length=length)
 
 
 @over_variables(spectral=False)
@@ -1107,7 +1117,7 @@ def _coordinates_without_width(
     array: xr.DataArray,
     dims: Iterable[Hashable],
 ) -> dict[Hashable, xr.Variable]:
-    """Return the coordinates of dimensions without the samples that `pad` has added."""
+    """Return the coordinates of dimensions without the attribute that `pad` has added."""
     coords = {}
     for name in dims:
         if name in array.coords:

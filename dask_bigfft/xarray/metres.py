@@ -47,6 +47,7 @@ def _in_metres(array: xr.DataArray, samples: Samples) -> Samples:
         samples,
         first=samples.start * factor,
         step=samples.spacing * factor,
+        rate=None,
         units="m",
         dtype="float64",
     )

@@ -32,7 +32,13 @@ from dask_bigfft.xarray.attributes import (
     frequency_attrs,
     source_attrs,
 )
-from dask_bigfft.xarray.coordinates import PREFIX, Samples, remembered, samples_of
+from dask_bigfft.xarray.coordinates import (
+    PREFIX,
+    Samples,
+    attrs_of_samples,
+    remembered,
+    samples_of,
+)
 from dask_bigfft.xarray.spectra import squared_units
 
 __all__ = ["istft", "spectrogram", "stft"]
@@ -62,6 +68,7 @@ def _moved(
         samples,
         length=count,
         step=samples.step * every,
+        rate=samples.rate if every == 1 else None,
         first=samples.first + distance,
     )
     if samples.dtype is None:
@@ -115,7 +122,7 @@ def _with_slices(
         if dim not in coordinate.dims:
             coords[name] = coordinate
     coords[new_dim] = xr.Variable((new_dim,), frequencies, attrs)
-    coords[dim] = times.coordinate(end - first)
+    coords[dim] = times.coordinate(end - first, attrs_of_samples(array, dim))
     return labelled_like(
         array,
         data,
@@ -382,7 +389,7 @@ def istft(
             every=1,
             count=count,
         )
-        coords[own.dim] = moved.coordinate(count)
+        coords[own.dim] = moved.coordinate(count, attrs_of_samples(array, own.dim))
     restored = labelled_like(
         array,
         data,

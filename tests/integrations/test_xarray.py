@@ -12,6 +12,7 @@ import dask_bigfft
 import dask_bigfft.xarray as bx
 from dask_bigfft import report, transposed_index
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.xarray import coordinates
 
 RNG = np.random.default_rng(24)
 
@@ -674,3 +675,26 @@ def test_memory_beside_a_long_coordinate(kind, name):
     finally:
         tracemalloc.stop()
     assert peak < LENGTH * 8 * BESIDE[name]
+
+
+EXACT = {
+    "multiples": 40 + 0.01 * np.arange(1000),
+    "quotients": np.arange(1000) / 48000,
+    "part of quotients": (np.arange(1000) / 10)[300:],
+    "arange": np.arange(40, 50, 0.01),
+    "linspace": np.linspace(-3, 7, 1001),
+    "decimals": np.round(40 + 0.01 * np.arange(1000), 2),
+    "latitudes": np.linspace(-89.95, 89.95, 1800),
+    "latitudes of 32 bits": np.linspace(89.95, -89.95, 1800).astype("f4"),
+}
+
+
+@pytest.mark.parametrize("values", EXACT.values(), ids=EXACT)
+def test_the_inverse_aligns_with_the_source(values, monkeypatch):
+    monkeypatch.setattr(coordinates, "PIECE", 300)
+    a = xr.DataArray(np.ones(len(values)), {"x": values}, "x")
+    back = a.bigfft.rfft().bigfft.irfft()
+    assert back.x.dtype == values.dtype
+    np.testing.assert_array_equal(back.x, values)
+    padded = a.bigfft.fft(n=len(values) + 100).bigfft.ifft()
+    np.testing.assert_array_equal(padded.x[: len(values)], values)

@@ -678,3 +678,39 @@ def test_convolutions_of_empty_arrays_are_empty(shape, chunks):
 def test_an_empty_kernel_is_refused(name):
     with pytest.raises(ArgumentError, match=r"`kernel`.*at least one"):
         getattr(field().bigfft, name)("x", kernel=[])
+
+
+@pytest.mark.parametrize("step", [0.1, -0.01, 1 / 3])
+def test_padded_and_filtered_arrays_align_with_the_source(step):
+    y = np.cumsum(np.full(480, step))  # no formula gives these bits
+    a = xr.DataArray(np.ones(480), {"y": y}, "y")
+    padded = a.bigfft.pad("y", width=(40, 9), mode="reflect")
+    np.testing.assert_array_equal(padded.y[40:-9], y)
+    np.testing.assert_allclose(np.diff(padded.y), step, rtol=1e-9)
+    smooth = padded.bigfft.lowpass("y", cutoff=1).bigfft.unpad("y")
+    assert (a - smooth).size == 480
+
+
+def test_times_before_the_first_one_are_exact_to_the_nanosecond():
+    y = np.datetime64("2026-03-01", "ns") + np.arange(20) * np.timedelta64(7, "ns")
+    a = xr.DataArray(np.ones(20), {"y": y}, "y")
+    padded = a.bigfft.pad("y", width=3)
+    assert (np.diff(padded.y) == np.timedelta64(7, "ns")).all()
+
+
+CHANGES = {
+    "unpad": lambda a: a.bigfft.pad("x", width=2).bigfft.unpad(),
+    "resample": lambda a: a.bigfft.resample("x", num=4),
+    "downsample": lambda a: a.bigfft.downsample("x", factor=2),
+    "padded and resampled": lambda a: a.bigfft.pad("x", width=2).bigfft.resample("x", num=4),
+    "padded and downsampled": lambda a: a.bigfft.pad("x", width=2).bigfft.downsample("x", factor=3),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_coordinates_of_samples_keep_their_attributes(change):
+    attrs = {"units": "km", "long_name": "easting", "axis": "X"}
+    a = xr.DataArray(np.ones(8), {"x": ("x", np.arange(8.0), attrs)}, "x")
+    result = change(a)
+    assert result.x.attrs == attrs
+    assert a.bigfft.pad("x", width=2).x.attrs == {**attrs, "pad_width": [2, 2]}

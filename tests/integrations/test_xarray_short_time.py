@@ -100,6 +100,10 @@ PLACES = {
     "durations": np.arange(200) * np.timedelta64(3, "s"),
     "integers": np.arange(200) * 2 + 7,
     "descending": 100 - 0.5 * np.arange(200),
+    "decimal steps": 40 + np.arange(200) * 0.01,
+    "arange": np.arange(40, 42, 0.01),
+    "quotients": np.arange(200) / 48000,
+    "named": ("x", np.arange(200.0), {"units": "km", "long_name": "easting", "axis": "X"}),
 }
 
 

@@ -849,7 +849,7 @@ def resample(
     )
     samples = samples_of(array, name).resampled(data.shape[array.get_axis_num(name)])
     coordinate = samples.coordinate(samples.length, attrs_of_samples(array, name))
-    return _with_coordinates(array, data, {name: coordinate})
+    return _with_coordinates(array, with_nan_warning(data), {name: coordinate})
 
 
 @over_variables(spectral=False)
@@ -893,7 +893,7 @@ def downsample(
         places[name] = slice(None, None, int(count))
     result = labelled_like(
         array,
-        data,
+        with_nan_warning(data),
         array.dims,
         array.isel(places).coords,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Unpack
 
 import numpy as np
@@ -39,7 +40,9 @@ from dask_bigfft.xarray.coordinates import (
     remembered,
     samples_of,
 )
+from dask_bigfft.xarray.missing import with_nan_warning
 from dask_bigfft.xarray.spectra import squared_units
+from dask_bigfft.xarray.steps import TOLERANCE
 
 __all__ = ["istft", "spectrogram", "stft"]
 
@@ -125,7 +128,7 @@ def _with_slices(
     coords[dim] = times.coordinate(end - first, attrs_of_samples(array, dim))
     return labelled_like(
         array,
-        data,
+        with_nan_warning(data),
         [*dims, dim],
         coords,
     )
@@ -302,6 +305,55 @@ def spectrogram(
     return spectra
 
 
+def _refuse_other_slices(
+    array: xr.DataArray,
+    own: Samples,
+    first: int,
+    hop: int,
+) -> None:
+    """Refuse spectra whose slices are not the first ones of a record, one every `hop` samples.
+
+    An inverse would take them for these. A coordinate of slices that was dropped, or has become one
+    of another kind in a file, is not compared.
+
+    Parameters
+    ----------
+    array : DataArray
+        Spectra of slices.
+    own : Samples
+        Samples of the record.
+    first : int
+        Number of the first slice. The middle of slice 0 is sample 0.
+    hop : int
+        Number of samples from a slice to the next one.
+    """
+    dim = own.dim
+    count = array.sizes[dim]
+    if dim not in array.coords or count == 0:
+        return
+    times = _moved(
+        own,
+        first * hop,
+        hop,
+        count,
+    )
+    expected: Any = times.coordinate(count)
+    present = array.coords[dim].values
+    both_numbers = {present.dtype.kind, expected.dtype.kind} <= {"i", "u", "f"}
+    if not both_numbers and present.dtype.kind != expected.dtype.kind:
+        return
+    unit: Any = 1
+    if own.is_time:
+        unit = np.timedelta64(1, "s") if own.calendar is None else timedelta(seconds=1)
+    distances = np.abs(((present - expected.values) / unit).astype(float))
+    if np.all(distances <= TOLERANCE * hop * abs(own.spacing)):
+        return
+    allowed = "the slices of stft without p0 and k_offset in their order, from "
+    allowed += f"{expected.values[0]} on and {hop=} samples apart, or no coordinate: "
+    allowed += f"drop_vars({dim!r})"
+    raise_invalid(f"coordinate {dim}", f"of {count} slices from {present[0]} on", allowed)
+
+
 @over_variables(spectral=True)
 def istft(
     array: xr.DataArray,
@@ -323,7 +375,8 @@ def istft(
     Parameters
     ----------
     array : xarray.DataArray or xarray.Dataset
-        What `stft` returns with its default slices, or a product with it.
+        What `stft` returns without `p0` and `k_offset`, or a product with it. Slices may lack at
+        the end if `k1` is given.
     dim : str, optional
         The dimension of the frequencies.
     win, hop, fft_mode, mfft, scale_to, phase_shift
@@ -342,7 +395,8 @@ def istft(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For invalid arguments.
+        For invalid arguments, and for slices at other positions of their coordinate: selected,
+        reversed, or made with `p0`, `k_offset` or another `hop`.
 
     Examples
     --------
@@ -361,6 +415,13 @@ def istft(
     samples.remove(own.dim)
     place = min(array.get_axis_num(name), len(samples))
     samples.insert(place, own.dim)
+    transform = parse_window_keywords({"win": win, "hop": hop, "mfft": mfft}, 1 / abs(own.spacing))
+    _refuse_other_slices(
+        array,
+        own,
+        first=transform.p_min,
+        hop=transform.hop,
+    )
     data = signal.istft(
         array.data,
         win,
@@ -392,7 +453,7 @@ def istft(
         coords[own.dim] = moved.coordinate(count, attrs_of_samples(array, own.dim))
     restored = labelled_like(
         array,
-        data,
+        with_nan_warning(data),
         samples,
         coords,
     )

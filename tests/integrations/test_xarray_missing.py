@@ -17,12 +17,24 @@ def field(chunks=None):
     return array if chunks is None else array.chunk(chunks)
 
 
+#: Arguments of one slice that has all samples of a line.
+SLICE = {
+    "win": np.ones(15),
+    "hop": 14,
+    "p0": 0,
+    "p1": 1,
+}
+
 CALLS = {
     "fft": lambda a: a.bigfft.fft(["y", "x"]),
     "shifted": lambda a: a.bigfft.fft(["y", "x"], shift=True),
     "rfft": lambda a: a.bigfft.rfft(["y", "x"]),
     "power_spectrum": lambda a: a.bigfft.power_spectrum(["y", "x"]),
     "lowpass": lambda a: a.bigfft.lowpass(["y", "x"], cutoff=0.1),
+    "resample": lambda a: a.isel(y=[2]).bigfft.resample("x", num=5),
+    "downsample": lambda a: a.bigfft.downsample(["y", "x"], factor=2),
+    "stft": lambda a: a.isel(y=[2]).bigfft.stft("x", **SLICE),
+    "spectrogram": lambda a: a.isel(y=[2]).bigfft.spectrogram("x", **SLICE),
 }
 
 
@@ -52,3 +64,13 @@ def test_other_results(chunks):
         whole = field(chunks).fillna(0).bigfft.fft().compute()
     assert lines.isnull().any(dim="freq_x").sum() == 1
     assert not whole.isnull().any()
+
+
+def test_an_inverse_of_slices():
+    line = field({"y": 2}).isel(y=[2]) * np.nan
+    window = {"win": np.hanning(8)[1:], "hop": 3}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        back = line.bigfft.stft("x", **window).bigfft.istft(**window)
+    with pytest.warns(RuntimeWarning, match="NaN"):
+        back.compute()

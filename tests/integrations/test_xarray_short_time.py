@@ -206,6 +206,33 @@ def test_an_inverse_needs_slices():
         record().bigfft.istft(**WINDOW)
 
 
+OTHER_SLICES = {
+    "selected": lambda a: a.bigfft.stft("x", **WINDOW).isel(x=slice(1, None)),
+    "every second": lambda a: a.bigfft.stft("x", **WINDOW).isel(x=slice(None, None, 2)),
+    "reversed": lambda a: a.bigfft.stft("x", **WINDOW).isel(x=slice(None, None, -1)),
+    "p0": lambda a: a.bigfft.stft("x", p0=0, **WINDOW),
+    "k_offset": lambda a: a.bigfft.stft("x", k_offset=2, **WINDOW),
+    "hop": lambda a: a.bigfft.stft("x", win=WIN, hop=5),
+}
+
+
+@pytest.mark.parametrize("kind", ["dates", "durations", "integers", "decimal steps"])
+@pytest.mark.parametrize("slices", OTHER_SLICES.values(), ids=OTHER_SLICES)
+def test_an_inverse_refuses_other_slices(slices, kind):
+    spectra = slices(record(x=PLACES[kind]))
+    with pytest.raises(ArgumentError, match=r"`coordinate x`.*slices.*p0 and k_offset"):
+        spectra.bigfft.istft(**WINDOW)
+
+
+def test_an_inverse_of_the_first_slices():
+    a = record()
+    spectra = a.bigfft.stft("x", **WINDOW)
+    back = spectra.isel(x=slice(20)).bigfft.istft(k1=90, **WINDOW)
+    xr.testing.assert_allclose(back, a.isel(x=slice(90)))
+    without = spectra.isel(x=slice(1, None)).drop_vars("x")
+    assert without.bigfft.istft(k1=90, **WINDOW).sizes["x"] == 90
+
+
 def test_spectra_of_dated_records_go_through_netcdf_3(tmp_path):
     dates = np.datetime64("2026-03-01", "ns") + np.arange(200) * np.timedelta64(1, "h")
     a = record({"x": 33}, x=dates)

@@ -9,10 +9,11 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal, Unpack, cast, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import dask.array as da
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 
 from dask_bigfft import signal
@@ -22,7 +23,6 @@ from dask_bigfft.errors import (
     ArgumentTypeError,
     parse_as,
     parse_choice,
-    parse_count,
     raise_invalid,
 )
 from dask_bigfft.signal.arguments import ConvolutionOptions, SignalOptions
@@ -47,6 +47,7 @@ from dask_bigfft.xarray.coordinates import PAD_WIDTH, Samples, attrs_of_samples,
 from dask_bigfft.xarray.keywords import knows_keywords
 from dask_bigfft.xarray.metres import samples_along
 from dask_bigfft.xarray.missing import with_nan_warning
+from dask_bigfft.xarray.padding import Mode, pad_lazy_array, parse_constant, parse_width
 from dask_bigfft.xarray.spectra import aligned, averaged
 
 __all__ = [
@@ -71,9 +72,6 @@ __all__ = [
 
 #: A period with its unit; pandas' durations are Python's.
 Duration = np.timedelta64 | timedelta
-
-#: Modes of padding.
-Mode = Literal["constant", "edge", "linear_ramp", "reflect", "symmetric", "wrap"]
 
 
 # --- distances ------------------------------------------------------------------------------
@@ -730,6 +728,16 @@ def envelope(
     return _same(array, data)
 
 
+def _parse_distance(distance: Any) -> npt.NDArray[Any]:
+    """Return one or several distances, which are numbers or durations."""
+    allowed = "a number or a duration, or one for each dimension"
+    value = np.timedelta64(distance) if isinstance(distance, timedelta) else distance
+    several = parse_as(np.ravel, "distance", value, allowed)
+    if several.dtype.kind not in "biufm":
+        raise_invalid("distance", distance, allowed, kind=ArgumentTypeError)
+    return several
+
+
 @over_variables(spectral=False)
 def shift(
     array: xr.DataArray,
@@ -761,7 +769,7 @@ def shift(
         For invalid arguments.
     """
     dims = parse_dims(array, dim, lambda _: True)
-    several = np.ravel(np.timedelta64(distance) if isinstance(distance, timedelta) else distance)
+    several = _parse_distance(distance)
     if several.dtype.kind == "m":
         along_times = all(samples_of(array, name).is_time for name in dims)
         has_length = np.datetime_data(several.dtype)[0] not in ("Y", "M", "generic")
@@ -900,93 +908,6 @@ def downsample(
     return result.assign_coords(_coordinates_without_width(result, dims))
 
 
-def _parse_width(width: Any, dims: Sequence[Hashable]) -> dict[Hashable, tuple[int, int]]:
-    """Return the samples before and after each dimension."""
-    allowed = f"a number of samples, a pair of them, or one of these for each of {dims}"
-    by_dim = dict(width) if isinstance(width, Mapping) else dict.fromkeys(dims, width)
-    if set(by_dim) != set(dims):
-        raise_invalid("width", width, allowed)
-    widths = {}
-    for dim, own_width in by_dim.items():
-        pair = [own_width, own_width] if np.ndim(own_width) == 0 else [*own_width]
-        if len(pair) != 2:
-            raise_invalid("width", width, allowed)
-        before = parse_count("width", pair[0], 0, 2**62)
-        after = parse_count("width", pair[1], 0, 2**62)
-        widths[dim] = (before, after)
-    return widths
-
-
-def _padded(
-    array: da.Array,
-    widths: Sequence[tuple[int, int]],
-    mode: Mode,
-    **keywords: Any,
-) -> da.Array:
-    """Return what `numpy.pad` returns for a lazy array.
-
-    Parameters
-    ----------
-    array : dask.array.Array
-        The array.
-    widths : sequence of (int, int)
-        Samples before and after, for each axis. In periodic modes they may be more than the axis
-        has, for which `dask.array.pad` fails.
-    mode, **keywords
-        Mode and other keywords of `numpy.pad`.
-    """
-    ends = {"wrap": 0, "symmetric": 0, "reflect": 1}  # samples that are not mirrored
-    wide_axes = []
-    narrow_widths = list(widths)
-    for axis, n in enumerate(array.shape):
-        if mode in ends and max(widths[axis]) > n - ends[mode]:
-            wide_axes.append(axis)
-            narrow_widths[axis] = (0, 0)
-    padded: Any = da.pad(
-        array,
-        narrow_widths,
-        mode=mode,
-        **keywords,
-    )
-    for axis in wide_axes:
-        before, after = widths[axis]
-        padded = _repeated(
-            padded,
-            axis,
-            before,
-            after,
-            mode,
-        )
-    return cast("da.Array", padded)
-
-
-def _repeated(
-    array: da.Array,
-    axis: int,
-    before: int,
-    after: int,
-    mode: Mode,
-) -> da.Array:
-    """Return a lazy array that goes on periodically before and after the samples of an axis.
-
-    A period is the array for "wrap"; else it is the array and its mirror image, which for "reflect"
-    lacks both ends.
-    """
-    ahead = (slice(None),) * axis
-    period: Any = array
-    n = array.shape[axis]
-    if mode != "wrap" and n > 1:
-        mirrored: Any = da.flip(array, axis)
-        if mode == "reflect":
-            mirrored = mirrored[(*ahead, slice(1, -1))]
-        period = da.concatenate([array, mirrored], axis)
-    length = period.shape[axis]
-    first = -before % length
-    end = first + before + n + after
-    periods = da.concatenate([period] * -(-end // length), axis)
-    return cast("da.Array", periods[(*ahead, slice(first, end))])
-
-
 @over_variables(spectral=False)
 def pad(
     array: xr.DataArray,
@@ -1002,12 +923,14 @@ def pad(
     ----------
     array, dim
         As for `lowpass`.
-    width : int, pair of int, or mapping
-        Samples before and after, the same for all dimensions, or for each by its name.
+    width : int, pair of int, sequence of pairs, or mapping
+        Samples before and after, the same for all dimensions, or for each of them in their order or
+        by its name.
     mode : {"constant", "edge", "linear_ramp", "reflect", "symmetric", "wrap"}
         Values of the samples, see `numpy.pad`.
     constant_values : number
-        Value of mode "constant", 0 by default.
+        Value of mode "constant", 0 by default. It must be real for real arrays, and a whole number
+        for integers.
 
     Returns
     -------
@@ -1022,14 +945,16 @@ def pad(
         For invalid arguments.
     """
     dims = parse_dims(array, dim, lambda _: True)
-    widths = _parse_width(width, dims)
+    widths = parse_width(width, dims)
     parse_choice("mode", mode, *get_args(Mode))
     width_of_axes = [widths.get(name, (0, 0)) for name in array.dims]
     for name, (before, after) in widths.items():
         if array.sizes[name] == 0 and before + after > 0 and mode != "constant":
             raise_invalid("mode", mode, f"'constant', because {name} has no samples")
-    keywords = {"constant_values": constant_values} if mode == "constant" else {}
-    function: Any = _padded if isinstance(array.data, da.Array) else np.pad
+    keywords = {}
+    if mode == "constant":
+        keywords["constant_values"] = parse_constant(constant_values, array.dtype)
+    function: Any = pad_lazy_array if isinstance(array.data, da.Array) else np.pad
     data = function(
         array.data,
         width_of_axes,
@@ -1081,7 +1006,7 @@ def unpad(array: xr.DataArray, dim: Dims = None, *, width: Any = None) -> xr.Dat
     ----------
     array, dim
         As for `lowpass`; by default dimensions that `pad` has padded.
-    width : int, pair of int, or mapping, optional
+    width : int, pair of int, sequence of pairs, or mapping, optional
         As for `pad`; by default from the attribute ``pad_width`` of the coordinates.
 
     Returns
@@ -1100,7 +1025,7 @@ def unpad(array: xr.DataArray, dim: Dims = None, *, width: Any = None) -> xr.Dat
     dims = parse_dims(array, dim, lambda name: width is not None or not padded or name in padded)
     if width is None:
         width = _widths_of_pad(array, dims)
-    widths = _parse_width(width, dims)
+    widths = parse_width(width, dims)
     inner = {}
     for name, (before, after) in widths.items():
         size = array.sizes[name]

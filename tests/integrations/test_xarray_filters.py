@@ -714,3 +714,71 @@ def test_coordinates_of_samples_keep_their_attributes(change):
     result = change(a)
     assert result.x.attrs == attrs
     assert a.bigfft.pad("x", width=2).x.attrs == {**attrs, "pad_width": [2, 2]}
+
+
+@pytest.mark.parametrize("distance", ["a", None, 1j, [[1], [2, 3]]])
+def test_distances_that_are_no_numbers_are_refused(distance):
+    with pytest.raises(ArgumentTypeError, match="`distance`"):
+        field().bigfft.shift("x", distance=distance)
+
+
+@pytest.mark.parametrize("name", ["convolve", "convolve_masked"])
+def test_a_ragged_kernel_is_refused(name):
+    with pytest.raises(ArgumentTypeError, match="`kernel`"):
+        getattr(field().bigfft, name)(["y", "x"], kernel=[[1], [2, 3]])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "constant", "kind"),
+    [
+        ("f8", "a", ArgumentTypeError),
+        ("f8", None, ArgumentTypeError),
+        ("f8", 1j, ArgumentError),
+        ("i4", 1j, ArgumentError),
+        ("i4", np.nan, ArgumentError),
+        ("i4", np.inf, ArgumentError),
+        ("i4", 0.5, ArgumentError),
+        ("i4", 2**40, ArgumentError),
+        ("?", 2, ArgumentError),
+    ],
+)
+@pytest.mark.parametrize("chunks", [None, CHUNKS])
+def test_constants_that_an_array_cannot_hold_are_refused(
+    chunks,
+    dtype,
+    constant,
+    kind,
+):
+    a = field(chunks, dtype)
+    with pytest.raises(kind, match="`constant_values`"):
+        a.bigfft.pad("x", width=1, constant_values=constant)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "constant"),
+    [
+        ("f4", 0.5),
+        ("f8", np.nan),
+        ("c8", 1j),
+        ("i4", 3.0),
+        ("?", True),
+    ],
+)
+def test_constants_of_padded_samples(dtype, constant):
+    padded = field(CHUNKS, dtype).bigfft.pad("x", width=1, constant_values=constant)
+    assert padded.dtype == dtype
+    np.testing.assert_array_equal(padded[..., [0, -1]], np.full((2, 20, 2), constant))
+
+
+def test_widths_of_each_dimension_in_their_order():
+    a = field(CHUNKS)
+    for widths in ([(1, 2), (3, 4)], np.array([[1, 2], [3, 4]]), ([1, 2], (3, 4))):
+        by_name = a.bigfft.pad(["y", "x"], width={"y": (1, 2), "x": (3, 4)})
+        padded = a.bigfft.pad(["y", "x"], width=widths)
+        xr.testing.assert_identical(padded, by_name)
+        xr.testing.assert_equal(padded.bigfft.unpad(["y", "x"], width=widths), a.drop_vars("name"))
+    mixed = a.bigfft.pad(["x", "y"], width=[1, (2, 3)])
+    assert dict(mixed.sizes) == {"time": 2, "y": 25, "x": 32}
+    for widths in ([(1, 2)], [(1, 2), (3, 4), (5, 6)], [(1, 2), (3, 4, 5)]):
+        with pytest.raises(ArgumentError, match="`width`"):
+            a.bigfft.pad(["y", "x"], width=widths)

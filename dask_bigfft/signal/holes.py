@@ -564,6 +564,8 @@ def convolve_masked(
     parse_flag("preserve_nan", preserve_nan)
     fill = parse_as(float, "fill_value", fill_value, "a number")
     least = parse_as(float, "min_wt", min_wt, "a number")
+    if math.isnan(least):
+        raise_invalid("min_wt", min_wt, "a number")
     if not interpolates and not math.isfinite(fill):
         raise_invalid("fill_value", fill_value, "a finite number for nan_treatment='fill'")
     exterior = Exterior(boundary, fill)

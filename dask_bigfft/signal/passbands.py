@@ -1,7 +1,8 @@
 r"""Filters by name: low, high, in a band, or outside it.
 
 A filter of several axes depends on the length of the frequency alone, so that it is the same in all
-directions. The response at the cutoff is 1/2, that of a Butterworth filter the root of 1/2::
+directions. The response at the cutoff is 1/2, that of a Butterworth filter the root of 1/2, and
+that of a sharp edge 1::
 
     1 ------.                  sharp, gaussian, butterworth, cosine: the shape of the edge
              \
@@ -75,6 +76,8 @@ class EdgeShape:
 
     def high(self, radius: Array, cutoff: float) -> Array:
         """Return the response of a high-pass filter at lengths of frequencies."""
+        if self.kind == "sharp":  # keeps its cutoff, as a low-pass filter does
+            return np.where(radius / cutoff >= 1 - SAME, 1.0, 0.0)
         if self.kind != "butterworth":
             return 1 - self.low(radius, cutoff)
         with np.errstate(over="ignore", divide="ignore"):
@@ -91,7 +94,7 @@ class Passband:
     edge : EdgeShape
         Shape of its edges.
     low, high : float, optional
-        Cutoffs: frequencies below `low` and above `high` are removed.
+        Cutoffs: frequencies below `low` and above `high` are removed, those at sharp edges kept.
     stops : bool
         True to remove what it would keep.
     """
@@ -370,7 +373,8 @@ def highpass(
     Parameters
     ----------
     x, cutoff, axes, spacing, by, edge, order, width, chunks, ..., planner
-        See `lowpass`. Both filters add up to 1, but for "butterworth".
+        See `lowpass`. Both filters add up to 1, but for "butterworth" and, with "sharp", for the
+        cutoff itself, which both of them keep.
 
     Returns
     -------
@@ -425,7 +429,7 @@ def bandpass(
     x, axes, spacing, by, edge, order, width, chunks, ..., planner
         See `lowpass`.
     band : sequence of two floats
-        Both cutoffs, in any order.
+        Both cutoffs, in any order. With the edge "sharp" the band includes both of them.
 
     Returns
     -------

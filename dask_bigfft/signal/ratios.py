@@ -3,6 +3,7 @@
 from typing import Any, Literal, Unpack, cast
 
 import dask.array as da
+import numpy as np
 
 from dask_bigfft.api.kinds import keeps_kind
 from dask_bigfft.arrays import Array
@@ -154,6 +155,10 @@ def transfer_function(
     }
     if estimator == "H1":
         frequencies, (cross, of_x) = _spectra([(first, second), (first, first)], keywords)
-        return frequencies, cast("da.Array", cross / of_x)
-    frequencies, (of_y, cross) = _spectra([(second, second), (second, first)], keywords)
-    return frequencies, cast("da.Array", of_y / cross)
+        response: Any = cross / of_x
+    else:
+        frequencies, (of_y, cross) = _spectra([(second, second), (second, first)], keywords)
+        response = of_y / cross
+    # The cross spectrum of an array with itself is its power spectrum, which is real.
+    dtype = np.result_type(response.dtype, np.complex64)
+    return frequencies, cast("da.Array", response.astype(dtype))

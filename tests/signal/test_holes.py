@@ -354,6 +354,12 @@ REFUSED = [
     ),
     (
         signal.convolve_masked,
+        {"min_wt": np.nan},
+        ArgumentError,
+        "min_wt",
+    ),
+    (
+        signal.convolve_masked,
         {"preserve_nan": 3},
         ArgumentTypeError,
         "preserve_nan",

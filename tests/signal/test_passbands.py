@@ -49,6 +49,8 @@ def high_response(
     width,
 ):
     """The response of a high-pass filter by its definition."""
+    if edge == "sharp":
+        return (radius >= cutoff).astype(float)
     if edge != "butterworth":
         return 1 - low_response(
             radius,
@@ -232,3 +234,28 @@ def test_limits_above_all_frequencies_are_warned_of(
         function(x, limits, spacing=2.0)
     assert [warning.filename for warning in caught] == [__file__]
     np.testing.assert_allclose(signal.lowpass(x, 0.25, spacing=2.0, edge="sharp"), x)
+
+
+@pytest.mark.parametrize("by", ["frequency", "period"])
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("lowpass", [1, 1, 0, 0, 0]),
+        ("highpass", [0, 1, 1, 1, 1]),
+        ("bandpass", [0, 1, 1, 1, 0]),
+        ("bandstop", [1, 0, 0, 0, 1]),
+    ],
+)
+def test_sharp_edges_keep_their_cutoffs(
+    name,
+    kept,
+    by,
+):
+    """Waves of frequencies below, at, between, at and above the cutoffs."""
+    limits = [0.1, 0.2] if by == "frequency" else [10, 5]
+    cutoff = limits if name.startswith("band") else limits[0]
+    samples = np.arange(100)
+    for frequency, factor in zip([0.09, 0.1, 0.15, 0.2, 0.21], kept, strict=True):
+        wave = np.cos(2 * np.pi * frequency * samples)
+        filtered = getattr(signal, name)(wave, cutoff, by=by, edge="sharp")
+        np.testing.assert_allclose(filtered, factor * wave, atol=1e-12)

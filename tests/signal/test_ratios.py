@@ -80,6 +80,21 @@ def test_ratios_of_averaged_spectra(data, dtype):
     )
 
 
+@pytest.mark.parametrize("estimator", ["H1", "H2"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8"])
+def test_the_response_of_an_array_to_itself_is_complex(dtype, estimator):
+    x = da.from_array(random_array((200,), dtype, 0), chunks=60)
+    _, response = signal.transfer_function(
+        x,
+        x,
+        nperseg=50,
+        detrend=False,
+        estimator=estimator,
+    )
+    assert response.dtype == np.result_type(dtype, np.complex64)
+    np.testing.assert_allclose(response, np.ones(response.shape), rtol=1e-6)
+
+
 REFUSED = [
     (
         signal.transfer_function,

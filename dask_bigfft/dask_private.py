@@ -7,7 +7,7 @@ import functools
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -201,6 +201,41 @@ def original_of(x: da.Array) -> Any:
         return None
     cuts = [dep.chunks for dep in layer.io_deps.values() if isinstance(dep, ArraySliceDep)]
     return layers[name][name] if cuts == [x.chunks] and len(layer.indices) == 2 else None
+
+
+def values_in_graph(x: Any) -> Iterator[Any]:
+    """Yield the values that are arguments of a lazy array's tasks, such as stored arrays.
+
+    Layers of other kinds than dask's own are left out: to list their tasks may be expensive.
+    """
+    if is_expression(x):
+        for expression in x.expr.walk():
+            yield from _values_in_task(expression.operands)
+        return
+    for layer in x.__dask_graph__().layers.values():
+        if isinstance(layer, Blockwise):
+            yield from _values_in_task([layer.task, layer.indices])
+        elif isinstance(layer, MaterializedLayer):
+            yield from _values_in_task(dict(layer))
+
+
+def _values_in_task(task: Any) -> Iterator[Any]:
+    """Yield the values in a task, or in nested tuples, lists and dicts of tasks."""
+    children: Iterable[Any]
+    match task:
+        case DataNode():
+            children = [task.value]
+        case Task():
+            children = [*task.args, *task.kwargs.values()]
+        case dict():
+            children = task.values()
+        case tuple() | list():
+            children = task
+        case _:
+            yield task
+            return
+    for child in children:
+        yield from _values_in_task(child)
 
 
 # --- element-wise operations ------------------------------------------------------------------

@@ -7,6 +7,7 @@ argument.
 import inspect
 import itertools
 import math
+import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, cast, get_args
@@ -212,6 +213,8 @@ def _instead_of_container(a: Any, block: Any) -> str | None:
     if library == "cubed":
         text = "an array of dask; dask_bigfft.run takes arrays of cubed, whose Done.open() "
         return text + "returns an array of cubed"
+    if isinstance(a, str | os.PathLike) or (library == "zarr" and not hasattr(a, "shape")):
+        return "an array; dask_bigfft.run takes paths and places of stored arrays"
     if isinstance(block, np.matrix):
         return "an array, which has any number of axes: pass numpy.asarray(a)"
     if isinstance(block, np.ma.MaskedArray):

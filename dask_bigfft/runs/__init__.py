@@ -123,7 +123,9 @@ def run(
         source has coordinates, and xarray is installed, the array is made in a group with
         coordinates and units, which `xarray.open_zarr` reads; ``Done.component`` is its name.
         A place in the store of a writable Icechunk session, which has no uncommitted changes, gets
-        the array alone. The run commits the session when the array is complete, else discards it.
+        the array alone. The run commits the session when the array is complete, and discards its
+        changes if it fails before. They stay in the session if only the commit fails. An array that
+        this session reads is not replaced.
     kind : str
         Name of the transform, such as ``"rfftn"``, or ``"fourier_filter"``, ``"stft"``,
         ``"spectrogram"`` or ``"istft"``.

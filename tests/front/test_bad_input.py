@@ -1,6 +1,7 @@
 """Every refusal of the front door: raised when the graph is built, with argument and value."""
 
 import re
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -55,7 +56,7 @@ REFUSED = [
         [da.zeros((3, 0)), np.zeros(0), np.float64(3)],
         [MATRIX, np.ma.zeros(4), MASKED, sparse.eye_array(4), SPARSE, DataArray(), dask.delayed(1)],
     ),
-    (fft.fft2, "a", [da.zeros((0, 4))], []),
+    (fft.fft2, "a", [da.zeros((0, 4))], ["x.zarr", Path("x.npy")]),
     (fft.fftn, "a", [da.ones(())], []),
     (fft.irfft, "a", [da.ones(1)], []),
     (fft.hfft, "a", [da.ones(1)], []),

@@ -1,5 +1,6 @@
 """Runs read and write arrays of Icechunk repositories, in one commit or none."""
 
+import importlib.util
 import signal
 import subprocess
 import sys
@@ -11,9 +12,9 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from support import environment, failing
+from support import environment, failing, python
 
-from dask_bigfft import run
+from dask_bigfft import fft, plan, run
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import random_array
@@ -129,7 +130,7 @@ def test_a_killed_run_commits_nothing(repository, tmp_path):
     program.write_text(
         f"""
 import time, zarr, icechunk, dask.array as da
-from dask_bigfft import run
+from dask_bigfft import fft, plan, run
 storage = icechunk.local_filesystem_storage({str(tmp_path / "repository")!r})
 session = icechunk.Repository.open(storage).writable_session("main")
 
@@ -190,6 +191,145 @@ def test_replacing(repository):
     writing = repository.writable_session("main")
     with pytest.raises(ArgumentError, match="destination"):
         run(place(reading, "x"), place(writing, "spectrum"), "fft")
+
+
+def test_replacing_the_source(repository):
+    reading = repository.readonly_session("main")
+    writing = repository.writable_session("main")
+    run(place(reading, "x"), place(writing, "x"), "fft2", overwrite=True)
+    latest = repository.readonly_session("main")
+    assert relative_l2(zarr.open_array(place(latest, "x"), mode="r")[:], np.fft.fft2(X)) < 1e-14
+
+
+def from_place(session, name):
+    return place(session, name)
+
+
+def from_array(session, name):
+    return da.from_array(zarr.open_array(place(session, name), mode="r")) + 1
+
+
+def inlined(session, name):
+    return da.from_array(zarr.open_array(place(session, name)), inline_array=True)
+
+
+def optimized(session, name):
+    (array,) = dask.optimize(da.from_zarr(place(session, name)) + 1)
+    return array
+
+
+def spectrum(session, name):
+    return fft.fft(da.from_zarr(place(session, name)))
+
+
+def from_xarray(session, name):
+    group, _, variable = name.rpartition("/")
+    dataset = xr.open_zarr(session.store, group=group or None, consolidated=False)
+    return dataset[variable]
+
+
+SOURCES = [from_place, from_array, inlined, optimized, spectrum, from_xarray]
+
+
+@pytest.mark.parametrize("source_of", SOURCES)
+@pytest.mark.parametrize("destination", ["x", "x/inside"])
+def test_a_source_in_the_session_that_writes_is_not_replaced(repository, source_of, destination):
+    """The new array would be in its place before it is read."""
+    before = commits(repository)
+    writing = repository.writable_session("main")
+    source = source_of(writing, "x")
+    with pytest.raises(ArgumentError, match=rf"`destination`='{destination}'.*'x'"):
+        run(source, place(writing, destination), "fft", overwrite=True)
+    assert commits(repository) == before
+    assert not writing.has_uncommitted_changes
+    np.testing.assert_array_equal(zarr.open_array(place(writing, "x"), mode="r")[:], X)
+
+
+EXPRESSIONS = """
+import dask_array, icechunk, numpy as np, zarr
+from dask_bigfft import run
+from dask_bigfft.errors import ArgumentError
+
+repository = icechunk.Repository.create(icechunk.in_memory_storage())
+session = repository.writable_session("main")
+zarr.create_array(session.store, name="x", data=np.ones((24, 30)), chunks=(7, 30))
+session.commit("x")
+place = zarr.storage.StorePath(repository.writable_session("main").store, "x")
+x = dask_array.from_array(zarr.open_array(place, mode="r")) + 1
+ones = dask_array.ones((24, 30))
+for source, kind, keywords in (
+    (x, "fft", {}),
+    (ones, "fourier_filter", {"transfer": x, "real": False}),
+):
+    try:
+        run(source, place, kind, overwrite=True, **keywords)
+    except ArgumentError as error:
+        assert "`destination`='x'" in str(error), error
+    else:
+        raise AssertionError(f"{kind} is not refused")
+"""
+
+
+def test_expressions_say_what_they_read():
+    """In a process of its own: the import of dask-array sets options of dask."""
+    if importlib.util.find_spec("dask_array") is None:
+        pytest.skip("dask-array is not installed")
+    python("-c", EXPRESSIONS)
+
+
+def test_a_transfer_function_in_the_session_that_writes_is_not_replaced(repository):
+    writing = repository.writable_session("main")
+    transfer = da.from_zarr(place(writing, "x"))
+    with pytest.raises(ArgumentError, match=r"`destination`='x'.*source"):
+        run(
+            da.ones(X.shape),
+            place(writing, "x"),
+            "fourier_filter",
+            transfer=transfer,
+            real=False,
+            overwrite=True,
+        )
+
+
+def test_groups_are_not_replaced(repository):
+    writing = repository.writable_session("main")
+    zarr.create_array(writing.store, name="g/a", data=X)
+    writing.commit("g")
+    for destination, text in (("g", "this is a group"), ("", "root group")):
+        writing = repository.writable_session("main")
+        for overwrite in (False, True):
+            with pytest.raises(ArgumentError, match=f"`destination`='{destination}'.*{text}"):
+                run(place(writing, "g/a"), place(writing, destination), "fft", overwrite=overwrite)
+    with pytest.raises(ArgumentError, match=r"`destination`='x/y'.*outside of arrays"):
+        run(da.ones(8), place(writing, "x/y"), "fft")
+
+
+def test_sources_that_are_no_arrays(repository, tmp_path):
+    reading = repository.readonly_session("main")
+    for name, text in (("missing", "path of an array"), ("", "this is the root group")):
+        with pytest.raises(ArgumentError, match=f"`source`='{name}'.*{text}"):
+            run(place(reading, name), tmp_path / "new.zarr", "fft")
+    for function in (fft.fft, plan):
+        with pytest.raises(ArgumentTypeError, match=r"`a`=.*StorePath.*dask_bigfft\.run"):
+            function(place(reading, "x"))
+
+
+def test_a_result_is_kept_when_another_commit_was_earlier(repository):
+    reading = repository.readonly_session("main")
+    writing = repository.writable_session("main")
+    other = repository.writable_session("main")
+    zarr.create_array(other.store, name="other", data=X)
+    other.commit("other")
+    with pytest.raises(icechunk.ConflictError) as caught:
+        run(place(reading, "x"), place(writing, "spectrum"), "fft2")
+    (note,) = caught.value.__notes__
+    assert "`destination`='spectrum'" in note
+    assert "not committed" in note
+    writing.rebase(icechunk.ConflictDetector())
+    writing.commit("spectrum")
+    latest = repository.readonly_session("main")
+    stored = zarr.open_array(place(latest, "spectrum"), mode="r")
+    assert relative_l2(stored[:], np.fft.fft2(X)) < 1e-14
 
 
 def test_refusals(repository, tmp_path):

@@ -271,6 +271,16 @@ def running_client() -> Any:
         return None
 
 
+def schedulers_here() -> list[Any]:
+    """Return the distributed schedulers that run in this process.
+
+    They turn the graphs that they receive into tasks.
+    """
+    kind = getattr(sys.modules.get("distributed"), "Scheduler", None)  # None while it is imported
+    schedulers = list(getattr(kind, "_instances", ()))
+    return [scheduler for scheduler in schedulers if scheduler.status.name == "running"]
+
+
 #: Workers of each client when they were last asked for, and the time of that. One call of a
 #: transform asks several times, and an answer takes half a millisecond.
 _seen: WeakKeyDictionary[Any, tuple[float, Any]] = WeakKeyDictionary()

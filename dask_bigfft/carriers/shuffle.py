@@ -32,7 +32,6 @@ from typing import Any, cast
 import dask.config
 import numpy as np
 from distributed.comm.core import CommClosedError
-from distributed.core import Status
 from distributed.exceptions import Reschedule
 from distributed.scheduler import Scheduler
 from distributed.shuffle._core import (
@@ -56,7 +55,7 @@ from dask_bigfft import config
 from dask_bigfft.arrays import Array, Block
 from dask_bigfft.carriers.names import TOPIC
 from dask_bigfft.errors import CarrierError, ScratchError
-from dask_bigfft.events import emit
+from dask_bigfft.events import emit, schedulers_here
 from dask_bigfft.files import explained
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory.limits import pressure
@@ -549,18 +548,6 @@ def _changes_reported(plugin: Any, of_user: Sequence[BaseException] = ()) -> Ite
             f"({cause!r}). Exchanges of graphs that this scheduler receives from now on use tasks: "
             "compute once more"
         ) from error
-
-
-def schedulers_here() -> list[Scheduler]:
-    """Return the schedulers that run in this process."""
-    return [
-        scheduler for scheduler in list(Scheduler._instances) if scheduler.status == Status.running
-    ]
-
-
-def on_scheduler() -> bool:
-    """Return whether a scheduler runs in this process, which turns received graphs into tasks."""
-    return bool(schedulers_here())
 
 
 def _with_retries(call: Callable[[], Any]) -> Any:

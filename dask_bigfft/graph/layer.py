@@ -32,7 +32,7 @@ from dask_bigfft.dask_private import (
     results_are_kept,
     unfused,
 )
-from dask_bigfft.events import running_client
+from dask_bigfft.events import running_client, schedulers_here
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.graph.assembly import assembled
 from dask_bigfft.graph.build import Known, TransferSource, build_graph, output_name
@@ -273,14 +273,8 @@ def _watch_paused_workers(travelled: bool) -> None:
     if client is not None and not travelled:
         watch_cluster(client)
         return
-    if not travelled:
-        return
-
-    from dask_bigfft.carriers.p2p import shuffle_module
-
-    shuffle = shuffle_module()
-    if shuffle is not None:
-        for scheduler in shuffle.schedulers_here():
+    if travelled:
+        for scheduler in schedulers_here():
             scheduler.loop.add_callback(watch_scheduler, scheduler)
 
 

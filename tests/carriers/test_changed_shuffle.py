@@ -1,5 +1,8 @@
 """A distributed whose shuffle is not as it is known: exchanges use tasks, and say why."""
 
+import pickle
+import warnings
+
 import dask
 import dask.array as da
 import numpy as np
@@ -60,6 +63,17 @@ def test_a_change_that_only_workers_meet(client, monkeypatch, name):
     client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.task_prefixes.clear())
     assert close(fft.fft2(da.from_array(X + 1, chunks=(6, 30))).compute(), np.fft.fft2(X + 1))
     assert not shuffles_of(client)
+
+
+def test_threads_do_not_try_a_shuffle_that_has_changed(monkeypatch):
+    """A graph that was pickled might be one on a scheduler: there is none in this process."""
+    monkeypatch.setattr(shuffle.ArrayRechunkRun, "__init__", changed)
+    p2p._tried_shuffle.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        transformed = pickle.loads(pickle.dumps(spectrum())).compute()
+    p2p._tried_shuffle.cache_clear()
+    assert close(transformed, np.fft.fft2(X))
 
 
 def test_a_constructor_that_has_changed_on_workers_alone():

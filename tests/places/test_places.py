@@ -79,6 +79,12 @@ PLACES = {
     "running event loop": Place("event loop"),
     "warnings are errors": Place(options=("-W", "error")),
     "without docstrings and assertions": Place(options=("-OO",)),
+    "dask-array without assertions": Place(
+        options=("-OO",), variables={"BIGFFT_ARRAYS": "dask_array"}
+    ),
+    "query planning without assertions": Place(
+        options=("-OO",), variables={"DASK_ARRAY__QUERY_PLANNING": "True"}
+    ),
     "development mode": Place(options=("-X", "dev")),
     "one processor": Place(before=("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))),
     "few file descriptors": Place(before=shell("ulimit -n 48")),
@@ -123,6 +129,9 @@ def test_place(name, tmp_path):
     place = PLACES[name]
     if place.before and not is_possible(place.before):
         pytest.skip(f"not allowed here: {' '.join(place.before)}")
+    library = place.variables.get("BIGFFT_ARRAYS", "dask")
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
     run_there(place, tmp_path)
 
 

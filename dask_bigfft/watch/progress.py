@@ -486,8 +486,20 @@ class BarDisplay:
         )
 
 
-def text_display(stream: TextIO) -> "Display":
-    """Return a bar if the stream is a terminal and tqdm is installed, else lines."""
+class NoDisplay:
+    """Display of a process that has no streams, such as a daemon: nothing is shown."""
+
+    def show(self, runs: Sequence[Summary], last: bool = False) -> None:
+        """Show nothing."""
+
+
+def text_display(stream: TextIO | None) -> "Display":
+    """Return a bar if the stream is a terminal and tqdm is installed, else lines.
+
+    Without a stream nothing is shown: `sys.stderr` is None in daemons and under ``pythonw``.
+    """
+    if stream is None:
+        return NoDisplay()
     if stream.isatty() and find_spec("tqdm") is not None:
         return BarDisplay(stream)
     return LineDisplay(stream)
@@ -520,7 +532,7 @@ class NotebookDisplay:
             self._handle.update(self._html("" if last and not runs else runs_html(runs)))
 
 
-Display = BarDisplay | LineDisplay | NotebookDisplay
+Display = BarDisplay | LineDisplay | NoDisplay | NotebookDisplay
 
 
 def run_html(run: Summary) -> str:

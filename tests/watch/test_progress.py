@@ -125,6 +125,15 @@ def test_without_tqdm_a_terminal_has_lines(clock, monkeypatch):
     assert second.startswith("done")
 
 
+def test_nothing_is_shown_without_streams(monkeypatch):
+    """As in a daemon, or under pythonw on Windows."""
+    monkeypatch.setattr(sys, "stderr", None)
+    y = fft.fft(da.ones(4096, chunks=512))
+    assert dask_bigfft.progress(y).compute()[0] == 4096
+    with dask_bigfft.progress():
+        assert y.compute()[0] == 4096
+
+
 def test_two_transforms_one_after_the_other_are_two_runs():
     x = da.random.default_rng(0).standard_normal((64, 64), chunks=(8, 64))
     spectrum = fft.fft2(x)

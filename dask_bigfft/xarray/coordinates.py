@@ -31,6 +31,7 @@ SECONDS = {
 RECORDED = (
     "first",
     "rate",
+    "last",
     "units",
     "dtype",
     "time_unit",
@@ -52,7 +53,8 @@ class Samples:
 
     ``first`` and ``step`` are in the coordinate's unit, or in ``time_unit`` for times. Sample n is
     at first + n * step. If there is a ``rate``, the number of samples per unit, it is at
-    (round(first * rate) + n) / rate, which differs in the last bit. ``dtype`` is that of the
+    (round(first * rate) + n) / rate, which differs in the last bit. The last sample is at ``last``
+    if there is one, as `numpy.linspace` ends at its argument. ``dtype`` is that of the
     coordinate, None if the dimension has no coordinate. Times of cftime are stored as distances
     from 1970 in their ``calendar``. A band of the frequencies has the places ``band_start`` to
     ``band_stop`` - 1 in ascending order.
@@ -63,6 +65,7 @@ class Samples:
     first: float | int = 0
     step: float = 1.0
     rate: float | None = None
+    last: float | None = None
     units: str | None = None
     dtype: str | None = None
     time_unit: str = "ns"
@@ -139,6 +142,12 @@ class Samples:
             return replace(self, first=int(date.astype(np.int64)))
         return replace(self, first=int(text))
 
+    def with_length(self, length: int) -> "Samples":
+        """Return another number of samples with the same step."""
+        if length == self.length:
+            return self
+        return replace(self, length=length, last=None)
+
     def resampled(self, length: int | None) -> "Samples":
         """Return `length` samples in the same interval, unchanged if `length` is None."""
         if length is None or length == self.length:
@@ -153,6 +162,7 @@ class Samples:
             length=length,
             step=step,
             rate=None,
+            last=None,
             dtype=dtype,
         )
 
@@ -214,6 +224,8 @@ class Samples:
             positions = (round(self.first * self.rate) + numbers) / self.rate
         else:
             positions = self.first + offsets
+        if self.last is not None and stop == self.length:
+            positions[-1] = self.last
         if self.calendar is not None:
             microseconds = positions.astype("m8[us]").astype(np.int64)
             dates = import_module("cftime").num2date(microseconds, SINCE, self.calendar)
@@ -289,7 +301,9 @@ def _with_similar_steps(samples: Samples, values: npt.NDArray[Any]) -> Iterator[
         yield replace(samples, step=step)
         yield replace(decimal_first, step=step)
     yield replace(samples, step=float(values[1] - values[0]))
-    yield replace(samples, step=float(values[-1] - values[0]) / (len(values) - 1))
+    step = float(values[-1] - values[0]) / (len(values) - 1)
+    yield replace(samples, step=step)
+    yield replace(samples, step=step, last=float(values[-1]))
     for digits in range(1, 16):
         rate = float(f"{1 / samples.step:.{digits}g}")
         yield replace(samples, step=1 / rate, rate=rate)

@@ -995,7 +995,13 @@ def _longer(samples: Samples, before: int, after: int) -> Samples:
     if is_whole and isinstance(samples.first, int):
         distance = round(distance)
     length = samples.length + before + after
-    return replace(samples, first=samples.first - distance, length=length)
+    first = samples.first - distance
+    return replace(
+        samples,
+        first=first,
+        length=length,
+        last=None,
+    )
 
 
 @over_variables(spectral=False)

@@ -48,6 +48,7 @@ def _in_metres(array: xr.DataArray, samples: Samples) -> Samples:
         first=samples.start * factor,
         step=samples.spacing * factor,
         rate=None,
+        last=None,
         units="m",
         dtype="float64",
     )

@@ -67,11 +67,13 @@ def _moved(
         Number of positions.
     """
     distance = places * samples.step
+    is_same = places == 0 and every == 1 and count == samples.length
     moved = replace(
         samples,
         length=count,
         step=samples.step * every,
         rate=samples.rate if every == 1 else None,
+        last=samples.last if is_same else None,
         first=samples.first + distance,
     )
     if samples.dtype is None:

@@ -277,7 +277,7 @@ def averaged(
     length = 1
     if len(frequencies) > 1:
         length = round(1 / abs(frequencies[1] * own.spacing))
-    samples = {name: replace(own, length=length)}
+    samples = {name: own.with_length(length)}
     signed = {name: frequencies * np.sign(own.spacing)}
     is_real = all(array.dtype.kind != "c" for array in arrays)
     is_onesided = is_real and keywords.get("return_onesided", False)

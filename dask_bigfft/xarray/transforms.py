@@ -162,9 +162,9 @@ def _samples_before(
     samples = {old: samples_of(array, old) for old in dims}
     last = dims[-1]
     if n is not None:
-        samples[last] = replace(samples[last], length=parse_length("n", n, 1))
+        samples[last] = samples[last].with_length(parse_length("n", n, 1))
     elif name == "hfft":
-        samples[last] = replace(samples[last], length=2 * (array.sizes[last] - 1))
+        samples[last] = samples[last].with_length(2 * (array.sizes[last] - 1))
     return samples
 
 

@@ -103,6 +103,7 @@ PLACES = {
     "decimal steps": 40 + np.arange(200) * 0.01,
     "arange": np.arange(40, 42, 0.01),
     "quotients": np.arange(200) / 48000,
+    "linspace": np.linspace(0.4, 7, 200),
     "named": ("x", np.arange(200.0), {"units": "km", "long_name": "easting", "axis": "X"}),
 }
 

@@ -81,8 +81,8 @@ def _convolved(
         real_dtype = np.empty(0, out_dtype).real.dtype
         axes = tuple(w.axis for w in windows)
         full = scipy_signal(x).oaconvolve(
-            x.astype(np.result_type(x, real_dtype), copy=False),
-            h.astype(np.result_type(h, real_dtype), copy=False),
+            x.astype(np.result_type(x.dtype, real_dtype), copy=False),
+            h.astype(np.result_type(h.dtype, real_dtype), copy=False),
             "full",
             axes,
         )

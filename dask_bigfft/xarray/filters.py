@@ -400,6 +400,9 @@ def _kernel_of(kernel: Any, array: xr.DataArray, dims: Sequence[Hashable]) -> An
     values = parse_as(np.asarray, "kernel", values, "an array of numbers")
     if values.size == 0:
         raise_invalid("kernel", f"shape {values.shape}", "at least one value")
+    if values.dtype.kind not in "biufc":
+        allowed = "an array of numbers"
+        raise_invalid("kernel", f"dtype {values.dtype}", allowed, kind=ArgumentTypeError)
     if values.ndim != len(dims):
         raise_invalid("kernel", f"shape {values.shape}", f"an axis for each of {dims}")
     axes = [array.get_axis_num(dim) for dim in dims]
@@ -418,7 +421,7 @@ def _in_precision_of(array: xr.DataArray, kernel: Any) -> Any:
     >>> _in_precision_of(xr.DataArray(np.ones(4, "f4")), np.hanning(3)).dtype
     dtype('float32')
     """
-    if array.dtype.kind not in "fc" or kernel.dtype.kind not in "biufc":
+    if array.dtype.kind not in "fc":
         return kernel
     complex_dtype = work_dtype(array.dtype)
     if kernel.dtype.kind == "c":

@@ -22,9 +22,12 @@ def _width_by_dim(width: Any, dims: Sequence[Hashable]) -> dict[Hashable, Any]:
     """
     if isinstance(width, Mapping):
         return dict(width)
-    has_pairs = np.iterable(width) and any(map(np.iterable, width))
-    if has_pairs and len(width) == len(dims):
-        return dict(zip(dims, width, strict=True))
+    if isinstance(width, np.ndarray):
+        width = width.tolist()
+    if isinstance(width, Sequence) and len(width) == len(dims):
+        has_pairs = any(map(np.iterable, width))
+        if has_pairs:
+            return dict(zip(dims, width, strict=True))
     return dict.fromkeys(dims, width)
 
 

@@ -722,10 +722,11 @@ def test_distances_that_are_no_numbers_are_refused(distance):
         field().bigfft.shift("x", distance=distance)
 
 
+@pytest.mark.parametrize("kernel", [[[1], [2, 3]], [["a", "b"]], [[None]]])
 @pytest.mark.parametrize("name", ["convolve", "convolve_masked"])
-def test_a_ragged_kernel_is_refused(name):
+def test_kernels_that_are_no_numbers_are_refused(name, kernel):
     with pytest.raises(ArgumentTypeError, match="`kernel`"):
-        getattr(field().bigfft, name)(["y", "x"], kernel=[[1], [2, 3]])
+        getattr(field().bigfft, name)(["y", "x"], kernel=kernel)
 
 
 @pytest.mark.parametrize(
@@ -777,8 +778,9 @@ def test_widths_of_each_dimension_in_their_order():
         padded = a.bigfft.pad(["y", "x"], width=widths)
         xr.testing.assert_identical(padded, by_name)
         xr.testing.assert_equal(padded.bigfft.unpad(["y", "x"], width=widths), a.drop_vars("name"))
+    xr.testing.assert_identical(a.bigfft.pad("x", width=np.array(3)), a.bigfft.pad("x", width=3))
     mixed = a.bigfft.pad(["x", "y"], width=[1, (2, 3)])
     assert dict(mixed.sizes) == {"time": 2, "y": 25, "x": 32}
-    for widths in ([(1, 2)], [(1, 2), (3, 4), (5, 6)], [(1, 2), (3, 4, 5)]):
+    for widths in ([(1, 2)], [(1, 2), (3, 4), (5, 6)], [(1, 2), (3, 4, 5)], iter([(1, 2)])):
         with pytest.raises(ArgumentError, match="`width`"):
             a.bigfft.pad(["y", "x"], width=widths)

@@ -418,7 +418,7 @@ def _frequencies(
 
     spec = plan.spec
     name = labels.names[axis]
-    samples = samples_of(_decoded(labels, name), name)
+    samples = samples_of(_decoded(labels, name), name).with_length(length)
     _, order = spec.orders_of(axis)
     digits = None if order == "natural" else spec.digits_of(axis)
     is_half = axis == spec.axes[-1] and spec.kind == "r2c"

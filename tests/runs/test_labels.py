@@ -159,3 +159,13 @@ def test_a_group_is_resumed_found_again_and_replaced_as_a_whole(tmp_path):
     xr.Dataset({"T": field()}).to_zarr(tmp_path / "foreign.zarr")
     with pytest.raises(ArgumentError, match="destination"):
         run(source, tmp_path / "foreign.zarr", overwrite=True, **named)
+
+
+def test_padded_lines_continue_the_positions_of_linspace(tmp_path):
+    x = np.linspace(0.1, 3.7, 7)  # the last value is not x[0] + 6 * step
+    a = xr.DataArray(np.ones((4, 7)), {"x": x}, ("y", "x"), "T").chunk(y=2)
+    run(a, tmp_path / "out.zarr", "fftn", axes=("x",), s=(10,))
+    spectrum = xr.open_zarr(tmp_path / "out.zarr")["T"]
+    back = spectrum.bigfft.ifft()
+    np.testing.assert_array_equal(back.x, a.bigfft.fft("x", n=10).bigfft.ifft().x)
+    assert np.all(np.diff(back.x) > 0.5)

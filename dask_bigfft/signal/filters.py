@@ -8,7 +8,9 @@ Two plans with a product of blocks between them remain for bands of lazy transfe
 long axes whose length has no useful split.
 """
 
+import cmath
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack, cast
@@ -23,7 +25,13 @@ from dask_bigfft.api.kinds import keeps_rows
 from dask_bigfft.api.plans import make_plan, read_directly
 from dask_bigfft.arrays import Array
 from dask_bigfft.dask_private import is_lazy
-from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_type, raise_invalid
+from dask_bigfft.errors import (
+    ArgumentTypeError,
+    PlanError,
+    parse_as,
+    parse_type,
+    raise_invalid,
+)
 from dask_bigfft.events import running_client
 from dask_bigfft.gpu.own_gpu import on_own_gpu
 from dask_bigfft.kernels.products import in_precision
@@ -66,7 +74,8 @@ def parse_spacing(name: str, d: Any, count: int) -> tuple[float, ...]:
     """Return the sample distance of each of `count` axes, from one number or a sequence."""
     is_number = np.isscalar(d) or getattr(d, "ndim", None) == 0
     is_sequence = isinstance(d, Sequence | np.ndarray) and not is_number
-    distances = tuple(d) if is_sequence else (d,) * count
+    number = d[()] if isinstance(d, np.ndarray) and is_number else d
+    distances = tuple(d) if is_sequence else (number,) * count
     allowed = "a distance of two samples above 0"
     if count > 1:
         allowed += f", or a sequence of {count}, one for each of the {count} axes in `axes`"
@@ -199,9 +208,8 @@ def fourier_filter(
         spacing=spacing,
         at_zero=at_zero,
         real=real,
+        band=band,
     )
-    if band is not None:
-        chosen_filter = chosen_filter.in_band(band, spacing, array.ndim)
     return filtered(array, chosen_filter, options)
 
 
@@ -240,6 +248,16 @@ class Filter:
         """Return the frequencies along an axis of the spectrum."""
         is_half = self.is_real and axis == self.axes[-1]
         return Spectrum(self.lengths[self.axes.index(axis)], is_half)
+
+    @property
+    def limits(self) -> dict[int, tuple[float, float]]:
+        """Lowest and highest frequency that are kept along some axes, in cycles per sample."""
+        limits = {}
+        for axis, window in self.windows.items():
+            spectrum = self.spectrum(axis)
+            lowest, highest = spectrum.frequencies(window)
+            limits[axis] = (lowest / spectrum.length, highest / spectrum.length)
+        return limits
 
     def in_band(
         self,
@@ -329,44 +347,68 @@ def parse_filter(
     spacing: Any = 1.0,
     at_zero: complex | None = None,
     real: bool | None = None,
+    band: Any = None,
 ) -> Filter:
     """Return the filter of an array, given the arguments of `fourier_filter`."""
+    if array.ndim == 0:
+        raise_invalid("x", "shape ()", "at least one axis")
     along = several_axes(axes, array.ndim)
     nonempty(array, along)
     lengths = _parse_lengths(s, array, along)
     distances = parse_spacing("spacing", spacing, len(along))
     is_real = _parse_real(real, array)
+    parsed: TransferFunction | TransferArray | TransferInMemory
     if callable(transfer):
-        function = TransferFunction(
+        parsed = TransferFunction(
             transfer,
             along,
             lengths,
             distances,
-            at_zero,
+            _parse_at_zero(at_zero),
             balanced=is_real,
         )
-        try_function(function, array.ndim, is_real)
-        return Filter(
-            function,
+    elif at_zero is None:
+        parsed = _parse_transfer_array(
+            transfer,
+            array,
             along,
             lengths,
             is_real,
         )
-    if at_zero is not None:
+    else:
         raise_invalid("at_zero", at_zero, "None for a transfer function that is an array")
-    multiplier = _parse_transfer_array(
-        transfer,
-        array,
+    chosen_filter = Filter(
+        parsed,
         along,
         lengths,
         is_real,
     )
-    return Filter(
-        multiplier,
-        along,
-        lengths,
-        is_real,
-    )
+    if band is not None:
+        chosen_filter = chosen_filter.in_band(band, spacing, array.ndim)
+    if isinstance(parsed, TransferFunction):
+        try_function(
+            parsed,
+            array.ndim,
+            is_real,
+            limits=chosen_filter.limits,
+        )
+    elif isinstance(parsed, TransferInMemory):
+        _require_finite(parsed.array, chosen_filter.windows)
+    return chosen_filter
+
+
+def _parse_at_zero(at_zero: Any) -> complex | None:
+    """Return the value of a transfer function where all frequencies are 0."""
+    if at_zero is None:
+        return None
+    allowed = "a finite number, or None"
+    is_number = isinstance(at_zero, numbers.Number) and not isinstance(at_zero, bool | np.bool_)
+    if not is_number and getattr(at_zero, "ndim", None) != 0:
+        raise_invalid("at_zero", at_zero, allowed, kind=ArgumentTypeError)
+    value = parse_as(complex, "at_zero", at_zero, allowed)
+    if not cmath.isfinite(value):
+        raise_invalid("at_zero", at_zero, allowed)
+    return value if value.imag else value.real
 
 
 def _parse_lengths(s: Any, array: da.Array, along: tuple[int, ...]) -> tuple[int, ...]:
@@ -374,9 +416,13 @@ def _parse_lengths(s: Any, array: da.Array, along: tuple[int, ...]) -> tuple[int
     if s is None:
         return tuple(array.shape[axis] for axis in along)
     lengths = parse_several("s", s)
-    if len(lengths) != len(along) or min(lengths, default=1) < 1:
+    if len(lengths) != len(along):
         raise_invalid("s", s, f"a length above 0 for each of the axes {along}")
-    return tuple(lengths)
+    pairs = zip(along, lengths, strict=True)
+    lengths = tuple(array.shape[axis] if n is None else n for axis, n in pairs)
+    if min(lengths, default=1) < 1:
+        raise_invalid("s", s, f"a length above 0 for each of the axes {along}")
+    return lengths
 
 
 def _parse_real(real: Any, array: da.Array) -> bool:
@@ -417,13 +463,34 @@ def _parse_transfer_array(
     if is_lazy(transfer) or is_on_gpu(transfer) or _is_sent(multiplier):
         lazy_array = multiplier[(np.newaxis,) * missing]
         return TransferArray(lazy_array, length_of, halved).in_precision_of(array.dtype)
-    values = np.asarray(transfer)[(np.newaxis,) * missing]
+    values = np.array(transfer)[(np.newaxis,) * missing]
     return TransferInMemory(values, length_of, halved)
+
+
+def _require_finite(values: Array, windows: Mapping[int, Window]) -> None:
+    """Raise an error with the first value of a transfer function in memory that is not finite.
+
+    Values outside of the `windows` that are kept along some axes do not count.
+    """
+    is_finite = np.isfinite(values)
+    for axis, (start, count) in windows.items():
+        length = values.shape[axis]
+        if length > 1:
+            is_outside = np.ones(length, bool)
+            is_outside[(start + np.arange(count)) % length] = False
+            is_finite |= np.expand_dims(is_outside, tuple(range(1, values.ndim - axis)))
+    if is_finite.all():
+        return
+    index = tuple(map(int, np.argwhere(~is_finite)[0]))
+    raise_invalid("transfer", f"{values[index]} at index {index}", "finite values")
 
 
 def _numbers_of(transfer: Any, array: da.Array) -> da.Array:
     """Return a transfer function as a lazy array of numbers, of the library of `array`."""
     allowed = "a function of frequencies, or an array of numbers"
+    if isinstance(transfer, np.ma.MaskedArray):
+        allowed += " without a mask, such as `transfer.filled(0)`"
+        raise_invalid("transfer", "a masked array", allowed, kind=ArgumentTypeError)
     try:
         multiplier = transfer if type(transfer) is type(array) else da.asanyarray(transfer)
     except (AttributeError, TypeError, ValueError):

@@ -135,7 +135,7 @@ def _parse_spectral_window(window: Any, n: int) -> Array | None:
     if callable(window):
         factors = np.asarray(window(np.fft.fftfreq(n)))
     elif hasattr(window, "shape"):
-        factors = np.asarray(window)
+        factors = np.array(window)
     else:
         try:
             factors = np.fft.fftshift(scipy.signal.get_window(window, n))

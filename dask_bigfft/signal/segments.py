@@ -94,7 +94,7 @@ def _parse_window(window: Any, nperseg: int, onesided: bool) -> Any:
     )
     is_named = isinstance(window, str | tuple)
     try:
-        values = scipy.signal.get_window(window, nperseg) if is_named else np.asarray(window)
+        values = scipy.signal.get_window(window, nperseg) if is_named else np.array(window)
     except (ValueError, TypeError, IndexError):
         raise_invalid("window", window, allowed)
     if values.shape != (nperseg,) or values.dtype.kind not in ("biuf" if onesided else "biufc"):

@@ -211,7 +211,7 @@ def _parse_windows(windows: Any, lengths: Sequence[int]) -> list[Array]:
     """Return a window for each length, or none if none are given."""
     allowed = f"no window, or arrays of {' and '.join(map(str, lengths))} real numbers"
     arrays = parse_as(
-        lambda values: [np.asarray(window, float) for window in values],
+        lambda values: [np.array(window, float) for window in values],
         "windows",
         windows,
         allowed,

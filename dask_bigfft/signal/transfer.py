@@ -44,11 +44,18 @@ from dask_bigfft.transforms.spec import FactorSpec, work_dtype
 #: Frequencies at which a function is tried, in cycles per sample.
 TRIED = (0.0, 0.01, 0.13, 0.37, 0.49, -0.49, -0.37, -0.13, -0.01)
 
-#: Two ways to cut the tried frequencies of an axis into parts.
-TILINGS = ((4,), (1, 6))
+#: Two ways to cut the tried frequencies of an axis into parts, by the first place of each part.
+TILINGS = ((0, 4), (0, 1, 6))
+
+#: Number of further frequencies of each axis at which a function of real values is tried together
+#: with its value at the opposite frequency.
+TRIED_PAIRS = 512
 
 #: Relative difference of two values that are taken to be equal.
 TOLERANCE = 1e-6
+
+#: Difference of two values in parts of the largest one that may be due to rounding.
+ROUNDING = 1e-9
 
 
 def to_host_memory(array: da.Array) -> da.Array:
@@ -594,7 +601,12 @@ class ArrayOnTile(TileTransfer):
             raise_not_finite()
 
 
-def try_function(transfer: TransferFunction, ndim: int, real: bool) -> None:
+def try_function(
+    transfer: TransferFunction,
+    ndim: int,
+    real: bool,
+    limits: Mapping[int, tuple[float, float]],
+) -> None:
     """Raise an error if a function is not what can multiply a spectrum.
 
     Parameters
@@ -605,6 +617,9 @@ def try_function(transfer: TransferFunction, ndim: int, real: bool) -> None:
         Number of axes of the spectrum.
     real : bool
         True if the result is real, so that H(-f) has to be the conjugate of H(f).
+    limits : mapping of int to (float, float)
+        Lowest and highest frequency of a band along some axes, in cycles per sample. The function
+        is not tried outside.
 
     Raises
     ------
@@ -612,19 +627,21 @@ def try_function(transfer: TransferFunction, ndim: int, real: bool) -> None:
         If the function does not take the frequencies, is not element-wise, has values that are no
         numbers or not finite, or is not Hermitian for a real result.
     """
-    frequencies = []
-    for axis, d in zip(transfer.axes, transfer.spacing, strict=True):
+    tried = []
+    for axis in transfer.axes:
         shape = [1] * ndim
-        shape[axis] = len(TRIED)
-        frequencies.append(np.array(TRIED).reshape(shape) / d)
+        shape[axis] = -1
+        tried.append(_within(TRIED, limits.get(axis)).reshape(shape))
+    frequencies = _in_cycles(transfer, tried)
     values = _tried(transfer, frequencies)
     tolerance = TOLERANCE * np.abs(values).max(initial=0)
-    for position, tiling in itertools.product(range(len(frequencies)), TILINGS):
-        for start, stop in itertools.pairwise((0, *tiling, len(TRIED))):
-            tile = (*(slice(None),) * transfer.axes[position], slice(start, stop))
+    for position, starts in itertools.product(range(len(frequencies)), TILINGS):
+        axis = transfer.axes[position]
+        for start, stop in itertools.pairwise((*starts, frequencies[position].size)):
+            tile = (*(slice(None),) * axis, slice(start, stop))
             part = list(frequencies)
             part[position] = frequencies[position][tile]
-            if not np.allclose(
+            if start < stop and not np.allclose(
                 _tried(transfer, part),
                 values[tile],
                 TOLERANCE,
@@ -632,8 +649,60 @@ def try_function(transfer: TransferFunction, ndim: int, real: bool) -> None:
             ):
                 allowed = "an element-wise function, which has the same values for parts"
                 raise_invalid("transfer", transfer.function, allowed)
+    if real:
+        _require_hermitian(transfer, frequencies)
+        _require_hermitian(transfer, _in_cycles(transfer, _random(transfer.axes, ndim, limits)))
+
+
+def _within(frequencies: Sequence[float], limits: tuple[float, float] | None) -> Array:
+    """Return frequencies within limits: those that are, and both limits.
+
+    >>> _within((-0.2, 0.0, 0.1), (-0.1, 0.3))
+    array([-0.1,  0. ,  0.1,  0.3])
+    """
+    if limits is None:
+        return np.array(frequencies)
+    low, high = limits
+    inside = [frequency for frequency in frequencies if low < frequency < high]
+    return np.unique([low, *inside, high])
+
+
+def _in_cycles(transfer: TransferFunction, frequencies: Sequence[Array]) -> list[Array]:
+    """Return frequencies in cycles per unit of the spacing, given those per sample."""
+    pairs = zip(frequencies, transfer.spacing, strict=True)
+    return [frequency / distance for frequency, distance in pairs]
+
+
+def _random(
+    axes: Sequence[int],
+    ndim: int,
+    limits: Mapping[int, tuple[float, float]],
+) -> list[Array]:
+    """Return random frequencies of each axis, in cycles per sample, the same in each process.
+
+    Half of them are as likely to be small as large, because transfer functions often differ there.
+    """
+    rng = np.random.default_rng(0)
+    sizes = np.concatenate(
+        [rng.uniform(0, 0.5, TRIED_PAIRS // 2), 0.5 * 10.0 ** rng.uniform(-5, 0, TRIED_PAIRS // 2)]
+    )
+    shape = (TRIED_PAIRS,) + (1,) * (ndim - 1)
+    frequencies = []
+    for axis in axes:
+        own = rng.permutation(sizes) * rng.choice((-1, 1), TRIED_PAIRS)
+        if axis in limits:
+            low, high = limits[axis]
+            own = low + (own + 0.5) * (high - low)
+        frequencies.append(own.reshape(shape))
+    return frequencies
+
+
+def _require_hermitian(transfer: TransferFunction, frequencies: Sequence[Array]) -> None:
+    """Raise an error if values at some frequencies and at their opposites are no conjugates."""
+    values = _tried(transfer, frequencies)
     opposite = _tried(transfer, [-frequency for frequency in frequencies])
-    if real and not np.allclose(
+    tolerance = ROUNDING * np.abs(values).max(initial=0)
+    if not np.allclose(
         opposite,
         np.conj(values),
         TOLERANCE,

@@ -250,6 +250,12 @@ REFUSED = [
     ({"spacing": "a"}, ArgumentTypeError, "spacing"),
     ({"s": (3,)}, ArgumentError, "`s`"),
     ({"s": (3, 0)}, ArgumentError, "`s`"),
+    ({"transfer": np.ma.masked_equal(np.ones((12, 16)), 1)}, ArgumentTypeError, "a masked array"),
+    ({"transfer": np.inf}, ArgumentError, "transfer.*inf"),
+    ({"at_zero": "0"}, ArgumentTypeError, "at_zero"),
+    ({"at_zero": np.nan}, ArgumentError, "at_zero"),
+    ({"at_zero": np.zeros(2)}, ArgumentTypeError, "at_zero"),
+    ({"x": da.ones(())}, ArgumentError, r"`x`.*\(\)"),
     ({"real": "no"}, ArgumentTypeError, "real"),
     ({"axes": 2}, ArgumentError, "axes"),
     ({"x": da.zeros((4, 4), dtype=complex), "real": True}, ArgumentError, "real"),
@@ -297,9 +303,43 @@ def test_a_value_that_is_not_finite_is_an_error_with_its_frequency():
 def test_an_array_with_values_that_are_not_finite_is_refused():
     transfer = np.ones(9)
     transfer[4] = np.nan
-    lazy = signal.fourier_filter(da.zeros(16, chunks=4), transfer)
+    with pytest.raises(ArgumentError, match=r"transfer.*nan at index \(4,\).*finite"):
+        signal.fourier_filter(da.zeros(16, chunks=4), transfer)
+    lazy_transfer = da.from_array(transfer, chunks=3)
+    lazy = signal.fourier_filter(da.zeros(16, chunks=4), lazy_transfer)
     with pytest.raises(ArgumentError, match=r"transfer.*finite"):
         lazy.compute()
+
+
+def test_an_array_may_change_after_the_graph_is_built():
+    x = random_array((6, 16), "f8", 0)
+    factors = np.ones(9)
+    lazy = signal.fourier_filter(da.from_array(x, chunks=(3, 4)), factors, axes=1)
+    factors[:] = 0
+    require_close(lazy.compute(), x, 1e-13)
+
+
+@pytest.mark.parametrize("band", [(0.15, 0.3), (0.001, 0.009), (0.38, 0.48)])
+def test_a_band_on_one_side_is_no_filter_of_real_values(band):
+    def one_sided(fy, fx):
+        return ((fy > band[0]) & (fy < band[1])) + 0 * fx
+
+    with pytest.raises(ArgumentError, match=r"transfer.*Hermitian"):
+        signal.fourier_filter(da.zeros((60, 64), chunks=16), one_sided)
+
+
+def test_a_function_is_not_tried_outside_of_a_band():
+    x = random_array((5, 32), "f8", 1)
+
+    def slope(f):
+        return 1 / np.abs(f)
+
+    lazy = signal.fourier_filter(x, slope, axes=1, band=(0.125, 0.25))
+    factors = np.zeros(17)
+    factors[4:9] = 32 / np.arange(4, 9)
+    require_close(lazy.compute(), np.fft.irfft(np.fft.rfft(x) * factors), 1e-12)
+    with pytest.raises(ArgumentError, match=r"inf at frequency \(0.0,\)"):
+        signal.fourier_filter(x, slope, axes=1, band=(0, 0.25))
 
 
 def test_an_array_at_negative_frequencies_alone():

@@ -282,7 +282,7 @@ class RunRequest:
         """Return the filter of the source array; None for a transform."""
         if not self.is_filter:
             return None
-        own_filter = parse_filter(
+        return parse_filter(
             x,
             self.transfer,
             self.where["axes"],
@@ -290,9 +290,8 @@ class RunRequest:
             spacing=self.spacing,
             at_zero=self.at_zero,
             real=self.real,
+            **self.bands,
         )
-        band = self.bands.get("band")
-        return own_filter if band is None else own_filter.in_band(band, self.spacing, x.ndim)
 
     def result(
         self,
@@ -319,8 +318,12 @@ class RunRequest:
 
     @property
     def filter_options(self) -> SignalOptions:
-        """The keywords of a filter, but for its band."""
-        own_options = {n: v for n, v in self.options.items() if v is not None and n != "band"}
+        """The keywords of a filter, but for its bands."""
+        own_options = {
+            name: value
+            for name, value in self.options.items()
+            if value is not None and name not in ("band", "band_index")
+        }
         return cast("SignalOptions", own_options)
 
     @cached_property

@@ -117,6 +117,7 @@ def fourier_filter(
     s: Sequence[int] | int | None = None,
     spacing: Spacing = 1.0,
     band: Mapping[int, tuple[float, float]] | tuple[float, float] | None = None,
+    band_index: Mapping[int, tuple[int, int]] | tuple[int, int] | None = None,
     at_zero: complex | None = None,
     real: bool | None = None,
     **options: Unpack[SignalOptions],
@@ -152,6 +153,8 @@ def fourier_filter(
         `spacing`. All others count as zeros, and are neither exchanged nor transformed back. For
         real results the last of `axes` has frequencies from 0 on, and the bands of other axes are
         symmetric, such as (-0.1, 0.1).
+    band_index : mapping of axis to pair, or pair for one axis, optional
+        The same by start and stop in the frequencies in ascending order. An axis has one of both.
     at_zero : number, optional
         Value of a function where all frequencies are 0, as 0 for ``1 / f**2``.
     real : bool, optional
@@ -209,6 +212,7 @@ def fourier_filter(
         at_zero=at_zero,
         real=real,
         band=band,
+        band_index=band_index,
     )
     return filtered(array, chosen_filter, options)
 
@@ -259,28 +263,57 @@ class Filter:
             limits[axis] = (lowest / spectrum.length, highest / spectrum.length)
         return limits
 
-    def in_band(
-        self,
-        band: Any,
-        spacing: Any,
-        ndim: int,
-    ) -> "Filter":
-        """Return the filter of the frequencies in a band, given arguments of `fourier_filter`."""
-        named = {self.axes[0]: band} if len(self.axes) == 1 else band
-        named = band if isinstance(band, Mapping) else named
-        parse_type("band", named, Mapping, "a mapping of axis to (low, high)")
+    def in_bands(self, bands: Mapping[str, Any], spacing: Any, ndim: int) -> "Filter":
+        """Return the filter of the frequencies in bands, arguments of `fourier_filter` by name."""
         distances = parse_spacing("spacing", spacing, len(self.axes))
         windows: dict[int, Window] = {}
-        axes = parse_some("band", named, self.axes, ndim)
-        for axis, limits in zip(axes, named.values(), strict=True):
-            spectrum = self.spectrum(axis)
-            window = spectrum.parse_band(limits, distances[self.axes.index(axis)])
-            is_one_sided = self.is_real and not spectrum.is_half
-            if is_one_sided and with_negatives(window, spectrum.length)[1] > window[1]:
-                allowed = f"a symmetric band of axis {axis}, (-f, f), for a real result; real=False"
-                raise_invalid("band", band, f"{allowed} allows others")
-            windows[axis] = window
+        for argument, given in bands.items():
+            if given is None:
+                continue
+            named = given
+            if len(self.axes) == 1 and not isinstance(given, Mapping):
+                named = {self.axes[0]: given}
+            pairs = "(start, stop)" if argument == "band_index" else "(low, high)"
+            parse_type(argument, named, Mapping, f"a mapping of axis to {pairs}")
+            axes = parse_some(argument, named, self.axes, ndim)
+            for axis, limits in zip(axes, named.values(), strict=True):
+                if axis in windows:
+                    raise_invalid(argument, given, f"no axis of `band`, as axis {axis} is")
+                distance = distances[self.axes.index(axis)]
+                windows[axis] = self._window(argument, given, axis, limits, distance)
         return replace(self, windows=windows)
+
+    def _window(
+        self,
+        argument: str,
+        given: Any,
+        axis: int,
+        limits: Any,
+        distance: float,
+    ) -> Window:
+        """Return the window of an axis with the frequencies of a band.
+
+        Parameters
+        ----------
+        argument, given
+            Name and value of the argument with the bands of all axes.
+        axis : int
+            The axis.
+        limits : pair
+            Limits of its band, as frequencies or as places.
+        distance : float
+            Distance of two samples along the axis.
+        """
+        spectrum = self.spectrum(axis)
+        if argument == "band_index":
+            window = spectrum.parse_indices(limits)
+        else:
+            window = spectrum.parse_band(limits, distance)
+        is_one_sided = self.is_real and not spectrum.is_half
+        if is_one_sided and with_negatives(window, spectrum.length)[1] > window[1]:
+            allowed = f"a symmetric band of axis {axis}, (-f, f), for a real result; real=False"
+            raise_invalid(argument, given, f"{allowed} allows others")
+        return window
 
     def transforms(self, array: da.Array) -> Transforms:
         """Return the transforms of an array in natural order, with the halved axis last.
@@ -348,6 +381,7 @@ def parse_filter(
     at_zero: complex | None = None,
     real: bool | None = None,
     band: Any = None,
+    band_index: Any = None,
 ) -> Filter:
     """Return the filter of an array, given the arguments of `fourier_filter`."""
     if array.ndim == 0:
@@ -383,8 +417,8 @@ def parse_filter(
         lengths,
         is_real,
     )
-    if band is not None:
-        chosen_filter = chosen_filter.in_band(band, spacing, array.ndim)
+    bands = {"band": band, "band_index": band_index}
+    chosen_filter = chosen_filter.in_bands(bands, spacing, array.ndim)
     if isinstance(parsed, TransferFunction):
         try_function(
             parsed,

@@ -220,3 +220,45 @@ def test_only_the_band_is_exchanged():
 def test_errors_name_the_band(band):
     with pytest.raises((ArgumentError, TypeError), match="`band`"):
         signal.fourier_filter(da.ones((8, 8), chunks=4), smooth, band=band)
+
+
+@pytest.mark.parametrize("chunks", [(6, 7), (12, 5), (3, 30)])
+def test_places_in_ascending_order_are_a_band(chunks):
+    x = random_array((12, 30), "f8", 2)
+
+    def slope(fy, fx):
+        return 1 + fx + 0 * fy
+
+    lazy = signal.fourier_filter(
+        da.from_array(x, chunks=chunks),
+        slope,
+        band={0: (-0.25, 0.25)},
+        band_index={1: (2, 9)},
+        real=False,
+    )
+    fy = np.fft.fftfreq(12)[:, np.newaxis]
+    fx = np.fft.fftfreq(30)
+    in_band = (np.abs(fy) <= 0.25) & (fx >= -13 / 30 - 1e-9) & (fx <= -7 / 30 + 1e-9)
+    expected = np.fft.ifft2(np.fft.fft2(x) * slope(fy, fx) * in_band)
+    np.testing.assert_allclose(lazy.compute(), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("band_index", "named"),
+    [
+        ({0: (0, 4)}, "band_index.*symmetric"),
+        ({1: (4, 99)}, "band_index.*99"),
+        ({1: (4, 4)}, "band_index.*start < stop"),
+        ({2: (0, 4)}, "band_index"),
+    ],
+)
+def test_wrong_places_are_named(band_index, named):
+    with pytest.raises(ArgumentError, match=named):
+        signal.fourier_filter(da.zeros((12, 30)), delayed, band_index=band_index)
+    with pytest.raises(ArgumentError, match=r"`band_index`.*no axis of `band`"):
+        signal.fourier_filter(
+            da.zeros((12, 30)),
+            delayed,
+            band={1: (0, 0.25)},
+            band_index={1: (0, 4)},
+        )

@@ -695,6 +695,7 @@ def test_times_before_the_first_one_are_exact_to_the_nanosecond():
     y = np.datetime64("2026-03-01", "ns") + np.arange(20) * np.timedelta64(7, "ns")
     a = xr.DataArray(np.ones(20), {"y": y}, "y")
     padded = a.bigfft.pad("y", width=3)
+    assert padded.y.values[0] == y[0] - np.timedelta64(21, "ns")
     assert (np.diff(padded.y) == np.timedelta64(7, "ns")).all()
 
 

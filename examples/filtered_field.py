@@ -1,4 +1,4 @@
-"""The README's six lines on real heights, and its picture: examples/filtered_field.py
+"""The filter of the README on real heights, and its picture: examples/filtered_field.py
 
 The model is the Jacksboro fault (Tennessee), 344 x 403 heights that come with matplotlib, with
 noise added, in single precision, in kilometres, and in chunks along both axes. The low-pass keeps

@@ -95,9 +95,17 @@ def band_index(text: str) -> Any:
     return _limits(text, int)
 
 
-def function(text: str) -> Any:
-    """Return the function of a text such as ``package.module:name``."""
+def transfer(text: str) -> Any:
+    """Return the function of a text such as ``package.module:name``.
+
+    A filter by name, such as ``lowpass:0.1``, remains a text.
+
+    >>> transfer("math:cos")(0.0), transfer("lowpass:0.1")
+    (1.0, 'lowpass:0.1')
+    """
     module, _, name = text.partition(":")
+    if not name[:1].isidentifier():
+        return text
     sys.path.insert(0, "")  # as `python -m` does
     try:
         return getattr(importlib.import_module(module), name)
@@ -131,8 +139,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     text = "fft, ifft, rfftn, ..., fourier_filter with --transfer, or stft, spectrogram or istft "
     text += "with --win and --hop (default: fftn)"
     add("--kind", text, default="fftn")
-    text = "transfer function of a filter, which takes the frequencies along each axis"
-    add("--transfer", text, "MODULE:FUNCTION", type=function)
+    text = "transfer function of the frequencies along each axis, or lowpass, highpass, "
+    text += "bandpass or bandstop with limits: lowpass:0.1 or bandpass:0.1:0.2:sharp"
+    add("--transfer", text, "MODULE:FUNCTION", type=transfer)
     add("--name", "identity of the transfer function for --resume (default: a hash of its code)")
     text = "distance of two samples for frequencies of a filter, or one per axis"
     add("--spacing", text, "D,D", default=1.0, type=distances)

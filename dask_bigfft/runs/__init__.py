@@ -39,6 +39,7 @@ from dask_bigfft.runs.transactions import (
     write_in_one_commit,
 )
 from dask_bigfft.runs.windows import parse_window_text
+from dask_bigfft.signal.passbands import parse_passband_text
 
 __all__ = [
     "Done",
@@ -132,8 +133,10 @@ def run(
     n, s, axis, axes, norm
         As the transform takes them. Axes may be names of the source's dimensions.
     transfer, spacing, at_zero, real
-        Transfer function and other arguments of `signal.fourier_filter`, which takes `band`, too.
-        The result keeps the source's dimensions.
+        Transfer function and other arguments of `signal.fourier_filter`, which takes `band` and
+        `band_index`, too. A text describes a filter by name, such as ``"lowpass:0.1"`` or
+        ``"bandpass:0.1:0.2:sharp"``, with limits in cycles per unit of `spacing`, and a shape of
+        the edge as in `signal.lowpass`. The result keeps the source's dimensions.
     name : str, optional
         Identity of the transfer function, by which a resumed run knows that it is the same. The
         default is a hash of its code or its values.
@@ -248,7 +251,7 @@ def run(
         axis=axis,
         axes=axes,
         norm=norm,
-        transfer=transfer,
+        transfer=parse_passband_text("transfer", transfer),
         name=name,
         spacing=spacing,
         at_zero=at_zero,

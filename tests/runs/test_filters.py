@@ -1,13 +1,15 @@
 """Filters from file to file: results, resumed runs, and arguments that do not go together."""
 
 from dataclasses import replace
+from functools import partial
 
 import dask.array as da
 import numpy as np
 import pytest
 import zarr
 
-from dask_bigfft import run
+from dask_bigfft import run, signal
+from dask_bigfft.cli import main
 from dask_bigfft.cli.arguments import parser
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.runs import RunRequest, execute
@@ -134,3 +136,40 @@ def test_the_command_line_takes_a_function():
     args = parser().parse_args([*words, "--transfer", "numpy:exp", "--spacing", "0.5,0.25"])
     assert args.transfer is np.exp
     assert args.spacing == (0.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("text", "by_name"),
+    [
+        ("lowpass:0.1", partial(signal.lowpass, cutoff=0.1)),
+        ("highpass:0.2:butterworth", partial(signal.highpass, cutoff=0.2, edge="butterworth")),
+        ("bandpass:0.1:0.2:sharp", partial(signal.bandpass, band=(0.1, 0.2), edge="sharp")),
+        ("bandstop:0.1:.3", partial(signal.bandstop, band=(0.1, 0.3))),
+    ],
+)
+def test_filters_by_name(source, x, tmp_path, text, by_name):
+    expected = by_name(x).compute()
+    run(source, tmp_path / "out.zarr", "fourier_filter", transfer=text)
+    np.testing.assert_allclose(zarr.open_array(tmp_path / "out.zarr")[:], expected, atol=1e-13)
+    options = ["--kind", "fourier_filter", "--transfer", text]
+    assert main(["run", str(source), str(tmp_path / "other.zarr"), *options]) == 0
+    np.testing.assert_array_equal(
+        zarr.open_array(tmp_path / "other.zarr")[:],
+        zarr.open_array(tmp_path / "out.zarr")[:],
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lowpass",
+        "lowpass:0.1:0.2:sharp",
+        "lowpass:0.1:round",
+        "bandpass:0.1",
+        "lowpass:-1",
+        "sinc:1",
+    ],
+)
+def test_texts_that_describe_no_filter(source, tmp_path, text):
+    with pytest.raises(ArgumentError, match=r"`transfer`.*'lowpass:0.1'"):
+        run(source, tmp_path / "out.zarr", "fourier_filter", transfer=text)

@@ -782,6 +782,11 @@ def test_widths_of_each_dimension_in_their_order():
     xr.testing.assert_identical(a.bigfft.pad("x", width=np.array(3)), a.bigfft.pad("x", width=3))
     mixed = a.bigfft.pad(["x", "y"], width=[1, (2, 3)])
     assert dict(mixed.sizes) == {"time": 2, "y": 25, "x": 32}
-    for widths in ([(1, 2)], [(1, 2), (3, 4), (5, 6)], [(1, 2), (3, 4, 5)], iter([(1, 2)])):
+    for widths in (
+        [(1, 2)],
+        [(1, 2), (3, 4), (5, 6)],
+        [(1, 2), (3, 4, 5)],
+        iter([(1, 2)]),
+    ):
         with pytest.raises(ArgumentError, match="`width`"):
             a.bigfft.pad(["y", "x"], width=widths)

@@ -150,13 +150,20 @@ def test_the_command_line_takes_a_function():
 def test_filters_by_name(source, x, tmp_path, text, by_name):
     expected = by_name(x).compute()
     run(source, tmp_path / "out.zarr", "fourier_filter", transfer=text)
-    np.testing.assert_allclose(zarr.open_array(tmp_path / "out.zarr")[:], expected, atol=1e-13)
-    options = ["--kind", "fourier_filter", "--transfer", text]
-    assert main(["run", str(source), str(tmp_path / "other.zarr"), *options]) == 0
-    np.testing.assert_array_equal(
-        zarr.open_array(tmp_path / "other.zarr")[:],
-        zarr.open_array(tmp_path / "out.zarr")[:],
-    )
+    result = zarr.open_array(tmp_path / "out.zarr")[:]
+    np.testing.assert_allclose(result, expected, atol=1e-13)
+    arguments = [
+        "run",
+        str(source),
+        str(tmp_path / "other.zarr"),
+        "--kind",
+        "fourier_filter",
+        "--transfer",
+        text,
+    ]
+    assert main(arguments) == 0
+    other_result = zarr.open_array(tmp_path / "other.zarr")[:]
+    np.testing.assert_array_equal(other_result, result)
 
 
 @pytest.mark.parametrize(

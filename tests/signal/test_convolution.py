@@ -334,7 +334,15 @@ def test_reports_have_the_work_on_spectra(work):
     assert any(span.phase == "product" for run in report(computed).runs for span in run.spans)
 
 
-@pytest.mark.parametrize("dtypes", [("f8", "f4"), ("f4", "f8"), ("c8", "f8"), ("f4", "c16")])
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        ("f8", "f4"),
+        ("f4", "f8"),
+        ("c8", "f8"),
+        ("f4", "c16"),
+    ],
+)
 @pytest.mark.parametrize(
     "function",
     [

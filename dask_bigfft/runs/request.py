@@ -44,7 +44,7 @@ from dask_bigfft.runs.labels import labels_of, labels_of_array, numbers, transfo
 from dask_bigfft.signal.arguments import SignalOptions, parse_signal_options
 from dask_bigfft.signal.filters import Filter, parse_filter
 from dask_bigfft.storage import sources, targets
-from dask_bigfft.storage.sources import array_folder, zarr_package
+from dask_bigfft.storage.sources import array_folder, local_store, zarr_package
 from dask_bigfft.storage.targets import Labels
 from dask_bigfft.transforms.spec import parse_name, with_dims
 
@@ -591,7 +591,9 @@ class Done:
         """Return the result as a lazy array, of the kind of a source that is one, else of dask."""
         if self.spec is not None:
             return cubed_result(self.path, self.component, self.spec)
-        place = self.path if self.is_in_repository else str(self.path)
+        place = self.path
+        if not self.is_in_repository:
+            place = local_store(Path(place), read_only=True)
         stored = zarr_package().open_array(place, path=self.component or "", mode="r")
         from_array = import_module(self.library).from_array
         return from_array(stored, chunks=stored.shards or stored.chunks)

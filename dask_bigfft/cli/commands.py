@@ -15,8 +15,7 @@ from dask_bigfft.api.arguments import Extras
 from dask_bigfft.cli.places import place
 from dask_bigfft.planner.explain import speed_rows, table
 from dask_bigfft.runs.request import FILTER, INVERSE
-from dask_bigfft.runs.windows import parse_window_text
-from dask_bigfft.signal.passbands import parse_passband_text
+from dask_bigfft.runs.texts import parse_transfer_text, parse_window_text
 from dask_bigfft.storage import targets
 from dask_bigfft.transforms.spec import takes_axes
 from dask_bigfft.watch.progress import speed_text, text_display
@@ -29,7 +28,7 @@ def _requested(args: argparse.Namespace) -> runs.RunRequest:
     names = [field.name for field in fields(runs.RunRequest)]
     arguments = {name: values[name] for name in names if name in values}
     arguments |= _axes(args)
-    arguments["transfer"] = parse_passband_text("transfer", args.transfer)
+    arguments["transfer"] = parse_transfer_text(args.transfer)
     names_of_slices = [field.name for field in fields(runs.ShortTimeArguments)]
     slices = {name: values[name] for name in names_of_slices if name in values}
     for name in ("win", "dual_win"):

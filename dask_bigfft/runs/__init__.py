@@ -33,13 +33,12 @@ from dask_bigfft.runs.resumable import execute
 from dask_bigfft.runs.run_json import has_begun
 from dask_bigfft.runs.short_time import planned as planned_slices
 from dask_bigfft.runs.sinks import Store
+from dask_bigfft.runs.texts import parse_transfer_text, parse_window_text
 from dask_bigfft.runs.transactions import (
     array_in_repository,
     is_in_repository,
     write_in_one_commit,
 )
-from dask_bigfft.runs.windows import parse_window_text
-from dask_bigfft.signal.passbands import parse_passband_text
 
 __all__ = [
     "Done",
@@ -251,7 +250,7 @@ def run(
         axis=axis,
         axes=axes,
         norm=norm,
-        transfer=parse_passband_text("transfer", transfer),
+        transfer=parse_transfer_text(transfer),
         name=name,
         spacing=spacing,
         at_zero=at_zero,

@@ -427,7 +427,7 @@ def parse_filter(
             limits=chosen_filter.limits,
         )
     elif isinstance(parsed, TransferInMemory):
-        _require_finite(parsed.array, chosen_filter.windows)
+        _require_finite_in_band(parsed.array, chosen_filter.windows)
     return chosen_filter
 
 
@@ -501,7 +501,7 @@ def _parse_transfer_array(
     return TransferInMemory(values, length_of, halved)
 
 
-def _require_finite(values: Array, windows: Mapping[int, Window]) -> None:
+def _require_finite_in_band(values: Array, windows: Mapping[int, Window]) -> None:
     """Raise an error with the first value of a transfer function in memory that is not finite.
 
     Values outside of the `windows` that are kept along some axes do not count.

@@ -25,7 +25,6 @@ from dask_bigfft.api.arguments import parse_array
 from dask_bigfft.api.kinds import keeps_rows
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import (
-    ArgumentError,
     ArgumentTypeError,
     parse_as,
     parse_choice,
@@ -218,49 +217,6 @@ def parse_passband(
         high=high,
         stops=name == "bandstop",
     )
-
-
-#: Number of limits of each filter by name.
-LIMITS = {"lowpass": 1, "highpass": 1, "bandpass": 2, "bandstop": 2}
-
-
-def parse_passband_text(argument: str, transfer: Any) -> Any:
-    """Return the transfer function that a text describes; other values are returned unchanged.
-
-    A text has the name of a filter, its cutoff or the two of its band in cycles per unit of the
-    spacing, and the shape of its edge, by default gaussian: ``lowpass:0.1`` or
-    ``bandpass:0.1:0.2:sharp``.
-
-    Raises
-    ------
-    ArgumentError
-        For other texts, with the name of the argument.
-
-    Examples
-    --------
-    >>> parse_passband_text("transfer", "lowpass:0.25:sharp")(np.array([0.0, 0.25, 0.5]))
-    array([1., 1., 0.])
-    """
-    if not isinstance(transfer, str):
-        return transfer
-    name, *values = transfer.split(":")
-    allowed = "a name and its limits, such as 'lowpass:0.1' or 'bandpass:0.1:0.2:sharp' (or "
-    allowed += "highpass, bandstop), a function of the frequencies, or an array"
-    count = LIMITS.get(name, 0)
-    limits, edges = values[:count], values[count:]
-    if len(limits) != count or len(edges) > 1 or not count:
-        raise_invalid(argument, transfer, allowed)
-    try:
-        return parse_passband(
-            name,
-            limits[0] if count == 1 else limits,
-            by="frequency",
-            edge=edges[0] if edges else "gaussian",
-            order=4,
-            width=0.2,
-        )
-    except (ArgumentError, ArgumentTypeError) as error:
-        raise_invalid(argument, transfer, f"{allowed} ({error})")
 
 
 def warn_above_samples(

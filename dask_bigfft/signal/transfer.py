@@ -655,7 +655,7 @@ def try_function(
 
 
 def _within(frequencies: Sequence[float], limits: tuple[float, float] | None) -> Array:
-    """Return frequencies within limits: those that are, and both limits.
+    """Return the frequencies that lie within limits, and both limits; all of them without limits.
 
     >>> _within((-0.2, 0.0, 0.1), (-0.1, 0.3))
     array([-0.1,  0. ,  0.1,  0.3])
@@ -680,12 +680,12 @@ def _random(
 ) -> list[Array]:
     """Return random frequencies of each axis, in cycles per sample, the same in each process.
 
-    Half of them are as likely to be small as large, because transfer functions often differ there.
+    Half of them are uniform on a logarithmic scale, because many functions change most near 0.
     """
     rng = np.random.default_rng(0)
-    sizes = np.concatenate(
-        [rng.uniform(0, 0.5, TRIED_PAIRS // 2), 0.5 * 10.0 ** rng.uniform(-5, 0, TRIED_PAIRS // 2)]
-    )
+    uniform = rng.uniform(0, 0.5, TRIED_PAIRS // 2)
+    small = 0.5 * 10.0 ** rng.uniform(-5, 0, TRIED_PAIRS // 2)
+    sizes = np.concatenate([uniform, small])
     shape = (TRIED_PAIRS,) + (1,) * (ndim - 1)
     frequencies = []
     for axis in axes:
@@ -698,7 +698,7 @@ def _random(
 
 
 def _require_hermitian(transfer: TransferFunction, frequencies: Sequence[Array]) -> None:
-    """Raise an error if values at some frequencies and at their opposites are no conjugates."""
+    """Raise an error if values at some frequencies and at their opposites are not conjugates."""
     values = _tried(transfer, frequencies)
     opposite = _tried(transfer, [-frequency for frequency in frequencies])
     tolerance = ROUNDING * np.abs(values).max(initial=0)

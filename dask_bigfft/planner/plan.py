@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from dask_bigfft.arrays import Block
 from dask_bigfft.errors import parse_count, parse_flag, parse_type, raise_invalid
@@ -206,9 +206,17 @@ class Operand:
 
 
 class PublicNames:
-    """Mixin of objects whose completion shows public names alone."""
+    """Mixin of objects whose completion shows public names alone: `dir` and the reference.
+
+    A class lists them in `_public_names`. Without a list, they are all names without an underscore.
+    The other attributes serve the package itself and may change.
+    """
+
+    _public_names: ClassVar[tuple[str, ...]] = ()
 
     def __dir__(self) -> list[str]:
+        if self._public_names:
+            return list(self._public_names)
         return [name for name in super().__dir__() if not name.startswith("_")]
 
 
@@ -235,8 +243,10 @@ class Plan(PublicNames, HashedOnce):
         In order.
     result : Layout
         The blocks of the result.
-    variant, kernel : str
-        Data movement within an axis, and the FFT library.
+    variant : str
+        Data movement within an axis.
+    kernel : str
+        FFT library.
     machine : Machine
         Machine that the plan was made for.
     expected : Forecast
@@ -283,6 +293,26 @@ class Plan(PublicNames, HashedOnce):
     mirror : Mirror or None
         Mirror image that completes half a spectrum, for a plan of one exchange without rounds.
     """
+
+    _public_names = (
+        "spec",
+        "rounds",
+        "exchanges",
+        "travelling",
+        "chunks",
+        "notation",
+        "kernel",
+        "device",
+        "storage",
+        "machine",
+        "expected",
+        "rejected",
+        "reason",
+        "explain",
+        "forecast",
+        "to_json",
+        "from_json",
+    )
 
     spec: TransformSpec
     programs: tuple[AxisProgram, ...]

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
+from typing import ClassVar
 
 import numpy as np
 from dask.utils import format_bytes
@@ -123,6 +124,14 @@ class BlockwisePlan(PublicNames):
     chunks: tuple[tuple[int, ...], ...]
     machine: Machine
     is_stored: bool
+
+    _public_names: ClassVar[tuple[str, ...]] = (
+        "chunks",
+        "notation",
+        "machine",
+        "expected",
+        "explain",
+    )
 
     @property
     def expected(self) -> SegmentForecast:
@@ -255,6 +264,8 @@ class SegmentPlan(BlockwisePlan):
     cut_nbytes: int = 0
     writing: ResultWriting = NOT_STORED
     is_stored: bool = False
+
+    _public_names = ("count", *BlockwisePlan._public_names)
 
     @property
     def notation(self) -> str:

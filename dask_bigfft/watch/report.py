@@ -108,6 +108,17 @@ class RunReport(PublicNames):
     token: str
     places: Mapping[str, PlanRecord] = field(hash=False)
 
+    _public_names = (
+        "plan",
+        "runs",
+        "seconds",
+        "rows",
+        "shares",
+        "passes",
+        "device_peaks",
+        "timeline",
+    )
+
     @cached_property
     def totals(self) -> dict[Phase, Total]:
         """The totals of each phase over all processes and runs."""
@@ -367,6 +378,8 @@ class Report(PublicNames):
     """
 
     runs: tuple[RunReport, ...]
+
+    _public_names = ("runs", "timeline")
 
     def __repr__(self) -> str:
         return "\n\n".join(map(repr, self.runs))

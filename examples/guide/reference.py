@@ -3,7 +3,8 @@
 The directive ``functions`` is a table of functions and classes, one line each, which links to their
 descriptions. It has the public names of the module that is its argument, or the names that it
 contains. The parameters of transforms are described once for one axis
-(`dask_bigfft.fft.fft`) and once for several (`dask_bigfft.fft.fftn`).
+(`dask_bigfft.fft.fft`) and once for several (`dask_bigfft.fft.fftn`). A class that lists its public
+names has those fields alone, as attributes: the package makes its objects.
 """
 
 import re
@@ -51,6 +52,19 @@ def without_files(app, what, name, obj, options, lines):
         lines[:] = [*text.splitlines(), ""]
 
 
+def public_fields(app, what, name, obj, options, lines):
+    """Replace the parameters of a class that lists its public names by its public fields."""
+    names = getattr(obj, "_public_names", ())
+    if what != "class" or not names:
+        return
+    text, _, parameters = "\n".join(lines).partition("\nParameters\n----------\n")
+    entries = re.split(r"^(?=\S)", parameters, flags=re.MULTILINE)
+    public = [entry for entry in entries if entry.partition(" : ")[0] in names]
+    if public:
+        text += f"\nAttributes\n----------\n{''.join(public)}"
+    lines[:] = [*text.splitlines(), ""]
+
+
 def shortened_docstring(app, what, name, obj, options, lines):
     """Replace the parameters that a docstring shares with others by a reference."""
     text = "\n".join(lines)
@@ -67,7 +81,9 @@ def shortened_docstring(app, what, name, obj, options, lines):
 
 
 def shortened_signature(app, what, name, obj, options, signature, returned):
-    """Leave the keywords of all transforms out of a signature."""
+    """Leave the keywords of all transforms, and those of made objects, out of a signature."""
+    if what == "class" and getattr(obj, "_public_names", ()):
+        return "", None
     if signature is None or name in IN_FULL:
         return None
     return _KEYWORDS.sub(" **keywords)", signature), returned
@@ -79,5 +95,6 @@ def setup(app):
     app.add_directive("functions", FunctionsDirective)
     app.connect("autodoc-process-docstring", shortened_docstring, priority=400)
     app.connect("autodoc-process-docstring", without_files, priority=400)
+    app.connect("autodoc-process-docstring", public_fields, priority=400)
     app.connect("autodoc-process-signature", shortened_signature)
     return {"parallel_read_safe": True}

@@ -74,9 +74,14 @@ def described(value: Any) -> Any:
 
 
 def attributes_of(kind: type) -> dict[str, str]:
-    """Return the public attributes of a class, and its parameters."""
+    """Return the public attributes of a class, and its parameters.
+
+    If a class lists its public names, they are the only ones.
+    """
     attributes = {"": parameters_text(kind)}
-    names = {*dir(kind), *getattr(kind, "__dataclass_fields__", ())}
+    names = set(getattr(kind, "_public_names", ()))
+    if not names:
+        names = {*dir(kind), *getattr(kind, "__dataclass_fields__", ())}
     for name in sorted(names):
         inherited = getattr(object, name, None) is not None or hasattr(Exception, name)
         if name.startswith("_") or inherited:

@@ -6,10 +6,13 @@ import zlib
 from html import unescape
 from pathlib import Path
 
+import dask.array as da
+import numpy as np
 import pytest
 from forked_scripts import script
 from support import DEFAULTS, ROOT, python
 
+import dask_bigfft
 from dask_bigfft.config import SETTINGS
 
 GUIDE = ROOT / "examples" / "guide"
@@ -76,7 +79,6 @@ def test_every_setting_is_described(texts):
 
 
 def test_every_public_name_is_in_the_reference(texts):
-    import dask_bigfft
     from dask_bigfft import fft, signal
 
     public = {f"dask_bigfft.fft.{name}" for name in fft.__all__}
@@ -118,6 +120,63 @@ def test_the_reference_lists_functions_and_describes_parameters_once(texts):
     text = texts["api"]
     assert text.count("Return the real inverse of rfft.") >= 2  # in the table, and below it
     assert text.count("Other digits must be given wherever the spectrum") == 2  # one, several axes
+
+
+def ids_below(html, page, name):
+    """Names that a page describes below a class."""
+    return set(re.findall(rf'id="{re.escape(name)}\.(\w+)"', html[page]))
+
+
+@pytest.fixture(scope="module")
+def shown():
+    """Objects whose names a user completes."""
+    x = da.ones((64, 64), chunks=(16, 64))
+    y = dask_bigfft.fft.fft2(x)
+    y.compute(scheduler="sync")
+    report = dask_bigfft.report(y)
+    spectra = da.ones((9, 64), chunks=(9, 16), dtype=complex)
+    return [
+        dask_bigfft.plan(x, "fft2"),
+        dask_bigfft.plan(x, "welch", nperseg=16),
+        dask_bigfft.plan(
+            spectra,
+            "istft",
+            win=np.ones(16),
+            hop=8,
+            fs=1.0,
+        ),
+        report,
+        report.runs[0],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "page", "name"),
+    [
+        (0, "api", "dask_bigfft.Plan"),
+        (1, "api_signal", "dask_bigfft.signal.segment_plan.SegmentPlan"),
+        (2, "api_signal", "dask_bigfft.signal.segment_plan.OverlapAddPlan"),
+        (3, "api_running", "dask_bigfft.watch.report.Report"),
+        (4, "api_running", "dask_bigfft.watch.report.RunReport"),
+    ],
+)
+def test_completion_shows_the_names_of_the_reference(
+    html,
+    shown,
+    number,
+    page,
+    name,
+):
+    value = shown[number]
+    assert name.endswith(type(value).__name__)
+    assert set(dir(value)) == ids_below(html, page, name)
+    assert all(hasattr(value, attribute) for attribute in dir(value))
+
+
+def test_names_that_completion_leaves_out_are_attributes(shown):
+    plan = shown[0]
+    assert "stages" not in dir(plan)
+    assert len(plan.stages) == len(plan.exchanges)
 
 
 @pytest.mark.parametrize(

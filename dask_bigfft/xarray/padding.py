@@ -7,6 +7,7 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, raise_invalid
+from dask_bigfft.signal.arguments import without_empty
 
 #: Modes of padding.
 Mode = Literal["constant", "edge", "linear_ramp", "reflect", "symmetric", "wrap"]
@@ -77,13 +78,14 @@ def pad_lazy_array(
     Parameters
     ----------
     array : dask.array.Array
-        The array.
+        The array. Empty chunks are dropped, because `dask.array.pad` fails for some of them.
     widths : sequence of (int, int)
         Samples before and after, for each axis. In periodic modes they may be more than the axis
         has, for which `dask.array.pad` fails.
     mode, **keywords
         Mode and other keywords of `numpy.pad`.
     """
+    array = without_empty(array)
     ends = {"wrap": 0, "symmetric": 0, "reflect": 1}  # samples that are not mirrored
     wide_axes = []
     narrow_widths = list(widths)

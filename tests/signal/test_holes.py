@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from records import CASES
+from records import CASES, records
 
 import dask_bigfft
 from dask_bigfft import signal
@@ -222,48 +222,77 @@ def test_a_kernel_of_sum_0_differs_the_filled_values():
 # --- spectra --------------------------------------------------------------------------------
 
 
+def power_of_known(
+    x,
+    mask,
+    axes,
+    *,
+    spacing,
+    is_density,
+    onesided,
+):
+    """Return the power spectrum of the known values of an array, by its definition."""
+    known = np.where(mask, 0, x.astype("c16"))
+    power = np.abs(np.fft.fftn(known, axes=axes)) ** 2
+    for axis, distance in zip(axes, spacing, strict=True):
+        n = x.shape[axis]
+        power *= distance / n if is_density else n**-2
+    if x.dtype.kind != "c":
+        n = x.shape[axes[-1]]
+        half = np.moveaxis(power, axes[-1], 0)[: n // 2 + 1]
+        if onesided:
+            half[1 : (n + 1) // 2] *= 2
+        power = np.moveaxis(half, 0, axes[-1])
+    weight = np.broadcast_to(~mask, x.shape)
+    share = weight.mean(axis=tuple(axes), keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return power / share
+
+
 @CASES
-@given(data=st.data(), dtype=st.sampled_from(["f8", "f4", "c16"]))
-def test_the_power_of_known_values(data, dtype):
-    shape = [data.draw(st.integers(1, 12)), data.draw(st.integers(1, 20))]
-    x = random_array(
-        shape,
-        dtype,
-        1,
-    )
-    mask = np.random.default_rng(3).random(shape) < 0.3
-    axes = data.draw(st.sampled_from([None, 0, 1]))
-    damaged = np.where(
-        mask,
-        x.dtype.type(np.nan),
-        x,
-    )
-    a = da.from_array(damaged, data.draw(chunkings(shape)))
+@given(data=st.data(), record=records(most=3))
+def test_the_power_of_known_values(data, record):
+    x, chunks, _ = record
+    axes = data.draw(st.permutations(range(x.ndim)))
+    axes = axes[: data.draw(st.integers(1, x.ndim))]
+    options = {
+        "spacing": [0.5 + axis for axis in axes],
+        "is_density": data.draw(st.booleans()),
+        "onesided": data.draw(st.booleans()),
+    }
+    mask_shape = [data.draw(st.sampled_from([n, n, 1])) for n in x.shape]
+    share = data.draw(st.sampled_from([0, 0.3, 0.9]))
+    mask = np.random.default_rng(3).random(mask_shape) < share
+    damaged = x
+    if x.dtype.kind != "i":
+        damaged = np.where(
+            mask,
+            x.dtype.type(np.nan),
+            x,
+        )
     power = signal.power_spectrum(
-        a,
+        da.from_array(damaged, chunks),
         axes,
+        d=options["spacing"],
+        scaling="density" if options["is_density"] else "spectrum",
+        onesided=options["onesided"],
         mask=mask,
     )
-    known = np.where(
-        mask,
-        0,
+    expected = power_of_known(
         x,
+        mask,
+        axes,
+        **options,
     )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.mean(
-            ~mask,
-            axis=axes,
-            keepdims=True,
-        )
-        expected = signal.power_spectrum(known, axes).compute() / share
-    assert power.dtype == ("f4" if dtype == "f4" else "f8")
-    error = 1e-5 if dtype == "f4" else 1e-12
-    scale = np.nanmax(np.abs(expected), initial=1)
+    is_single = x.dtype.char in "fF"
+    assert power.dtype == ("f4" if is_single else "f8")
+    assert power.shape == expected.shape
+    scale = np.nanmax(np.abs(expected), initial=1e-9)
     np.testing.assert_allclose(
-        power,
+        power.compute(),
         expected,
-        rtol=error * 10,
-        atol=error * scale,
+        rtol=0,
+        atol=scale * (1e-5 if is_single else 1e-12),
     )
 
 

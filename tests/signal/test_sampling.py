@@ -54,27 +54,33 @@ def test_the_analytic_signal_is_that_of_scipy(data, record):
     )
 
 
+def multiplied(x, axis, factors):
+    """Return an array after its spectrum along an axis is multiplied, in double precision."""
+    along = [1] * x.ndim
+    along[axis] = -1
+    spectrum = np.fft.fft(x.astype("c16"), axis=axis)
+    result = np.fft.ifft(spectrum * factors.reshape(along), axis=axis)
+    return result if x.dtype.kind == "c" else result.real
+
+
+def derived(
+    x,
+    axis,
+    order,
+    distance,
+):
+    """Return a derivative of an array; an odd one is 0 at frequency N/2."""
+    n = x.shape[axis]
+    factors = (2j * np.pi * np.fft.fftfreq(n, distance)) ** order
+    if n % 2 == 0 and order % 2:
+        factors[n // 2] = 0
+    return multiplied(x, axis, factors)
+
+
 @CASES
 @given(record=records(), order=st.integers(1, 4))
 def test_derivatives_multiply_the_spectrum(record, order):
     x, chunks, axis = record
-    n = x.shape[axis]
-    factors = (2j * np.pi * np.fft.fftfreq(n, 0.5)) ** order
-    if n % 2 == 0 and order % 2:
-        factors[n // 2] = 0
-    spectrum = (
-        np.moveaxis(
-            np.fft.fft(x.astype("c16"), axis=axis),
-            axis,
-            -1,
-        )
-        * factors
-    )
-    expected = np.moveaxis(
-        np.fft.ifft(spectrum),
-        -1,
-        axis,
-    )
     result = signal.derivative(
         da.from_array(x, chunks),
         axis,
@@ -83,7 +89,54 @@ def test_derivatives_multiply_the_spectrum(record, order):
     )
     require_close(
         result,
-        expected if x.dtype.kind == "c" else expected.real,
+        derived(
+            x,
+            axis,
+            order,
+            0.5,
+        ),
+        x.dtype,
+        1e-10,
+    )
+
+
+@CASES
+@given(data=st.data(), record=records(most=3))
+def test_a_gradient_has_the_derivative_along_each_axis(data, record):
+    x, chunks, _ = record
+    axes = data.draw(st.permutations(range(x.ndim)))
+    axes = axes[: data.draw(st.integers(1, x.ndim))]
+    distances = [0.5 + axis for axis in axes]
+    a = da.from_array(x, chunks)
+    laplacian = np.zeros(x.shape)
+    slopes = signal.gradient(a, axes, d=distances)
+    for axis, distance, slope in zip(
+        axes,
+        distances,
+        slopes,
+        strict=True,
+    ):
+        expected = derived(
+            x,
+            axis,
+            1,
+            distance,
+        )
+        require_close(
+            slope,
+            expected,
+            x.dtype,
+            1e-10,
+        )
+        laplacian = laplacian + derived(
+            x,
+            axis,
+            2,
+            distance,
+        )
+    require_close(
+        signal.laplacian(a, axes, d=distances),
+        laplacian,
         x.dtype,
         1e-10,
     )
@@ -93,26 +146,14 @@ def test_derivatives_multiply_the_spectrum(record, order):
 @given(data=st.data(), record=records())
 def test_shifts_interpolate_by_waves(data, record):
     x, chunks, axis = record
-    distance = data.draw(st.sampled_from([0.0, 0.5, -1.25, 3.0, 1e9 + 0.5]))
+    distances = st.sampled_from([0.0, 0.5, -1.25, 3.0, 1e9 + 0.5])
+    distance = data.draw(distances | st.floats(-40, 40))
     n = x.shape[axis]
     index = np.fft.fftfreq(n, 1 / n)
     turns = np.array([float(k * (distance / 0.5) / n % 1) for k in index])
     factors = np.exp(-2j * np.pi * turns)
     if n % 2 == 0 and x.dtype.kind != "c":
         factors[n // 2] = factors[n // 2].real
-    spectrum = (
-        np.moveaxis(
-            np.fft.fft(x.astype("c16"), axis=axis),
-            axis,
-            -1,
-        )
-        * factors
-    )
-    expected = np.moveaxis(
-        np.fft.ifft(spectrum),
-        -1,
-        axis,
-    )
     result = signal.shift(
         da.from_array(x, chunks),
         distance,
@@ -121,7 +162,7 @@ def test_shifts_interpolate_by_waves(data, record):
     )
     require_close(
         result,
-        expected if x.dtype.kind == "c" else expected.real,
+        multiplied(x, axis, factors),
         x.dtype,
         1e-6,
     )
@@ -216,22 +257,9 @@ def test_every_sample_of_an_array_without_aliases(data, dtype):
     for axis, count in enumerate(factors):
         index = np.abs(np.fft.fftfreq(shape[axis], 1 / shape[axis])).round()
         keeps = 2 * index * count <= shape[axis]
-        spectrum = (
-            np.moveaxis(
-                np.fft.fft(limited, axis=axis),
-                axis,
-                -1,
-            )
-            * keeps
-        )
-        limited = np.moveaxis(
-            np.fft.ifft(spectrum),
-            -1,
-            axis,
-        )
+        limited = multiplied(limited, axis, keeps)
     expected = limited[:: factors[0], :: factors[1]]
     is_unchanged = factors == [1, 1]
-    expected = expected if np.dtype(dtype).kind == "c" else expected.real
     if is_unchanged:
         np.testing.assert_array_equal(result, x)
     else:

@@ -4,7 +4,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from records import CASES
 
@@ -103,7 +103,7 @@ def test_the_iteration_is_that_of_papoulis_and_gerchberg(
         values, steps = dask.compute(filled, misfits)
     except ArgumentError as error:
         assert "convergence factor of at least" in str(error)  # noqa: PT017
-        return
+        reject()  # such a case does not count
     wide = x.astype("c16" if x.dtype.kind == "c" else "f8")
     expected, expected_steps = iterated(
         wide,

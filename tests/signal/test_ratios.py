@@ -1,12 +1,13 @@
 """Coherence and transfer functions against ratios of SciPy's spectra."""
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
 import scipy.signal
 from hypothesis import given
 from hypothesis import strategies as st
-from records import CASES
+from records import CASES, DTYPES
 
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError
@@ -15,69 +16,74 @@ from dask_bigfft.testing.strategies import chunkings, random_array
 pytestmark = pytest.mark.usefixtures("small")
 
 
+def ratios_of_scipy(x, y, **options):
+    """Return SciPy's coherence, and its response by both estimators."""
+    _, coherence = scipy.signal.coherence(
+        x,
+        y,
+        **options,
+    )
+    _, cross = scipy.signal.csd(
+        x,
+        y,
+        **options,
+    )
+    _, power_x = scipy.signal.welch(x, **options)
+    _, power_y = scipy.signal.welch(y, **options)
+    return coherence, cross / power_x, power_y / cross.conj()
+
+
 @CASES
-@given(data=st.data(), dtype=st.sampled_from(["f8", "f4", "c16"]))
+@given(data=st.data(), dtype=st.sampled_from(DTYPES))
 def test_ratios_of_averaged_spectra(data, dtype):
-    n = data.draw(st.integers(24, 90))
-    axis = data.draw(st.sampled_from([-1, 0]))
-    shape = (2, n) if axis == -1 else (n, 2)
-    x = random_array(
-        shape,
-        dtype,
-        1,
-    )
-    y = random_array(
-        shape,
-        dtype,
-        2,
-    )
-    options = {"nperseg": data.draw(st.integers(8, 16)), "fs": 5.0, "axis": axis}
+    ndim = data.draw(st.integers(1, 3))
+    axis = data.draw(st.integers(-ndim, ndim - 1))
+    shape = [data.draw(st.integers(1, 3)) for _ in range(ndim)]
+    shape[axis] = data.draw(st.integers(24, 90))
+    x = random_array(shape, dtype, 1)
+    y = random_array(shape, dtype, 2)
+    options = {
+        "nperseg": data.draw(st.integers(8, 16)),
+        "fs": 5.0,
+        "axis": axis,
+    }
     a = da.from_array(x, data.draw(chunkings(shape)))
     b = da.from_array(y, data.draw(chunkings(shape)))
-    frequencies, ratio = signal.coherence(
-        a,
-        b,
+    results = [signal.coherence(a, b, **options)]
+    for estimator in ("H1", "H2"):
+        response = signal.transfer_function(
+            a,
+            b,
+            estimator=estimator,
+            **options,
+        )
+        results.append(response)
+    wide_dtype = "c16" if x.dtype.kind == "c" else "f8"
+    expected = ratios_of_scipy(
+        x.astype(wide_dtype),
+        y.astype(wide_dtype),
         **options,
     )
-    expected_frequencies, expected = scipy.signal.coherence(
-        x,
-        y,
-        **options,
-    )
-    np.testing.assert_allclose(frequencies, expected_frequencies)
-    error = {"rtol": 1e-3 if dtype == "f4" else 1e-9, "atol": 1e-5 if dtype == "f4" else 1e-12}
-    np.testing.assert_allclose(
-        ratio,
+    is_single = np.result_type(x, "c8") == "c8"  # as SciPy has it
+    frequencies = np.fft.rfftfreq(options["nperseg"], 1 / 5.0)
+    if x.dtype.kind == "c":
+        frequencies = np.fft.fftfreq(options["nperseg"], 1 / 5.0)
+    computed = dask.compute(*(ratio for _, ratio in results))
+    for values, result, model in zip(
+        computed,
+        results,
         expected,
-        **error,
-    )
-    cross = scipy.signal.csd(
-        x,
-        y,
-        **options,
-    )[1]
-    _, response = signal.transfer_function(
-        a,
-        b,
-        **options,
-    )
-    np.testing.assert_allclose(
-        response,
-        cross / scipy.signal.welch(x, **options)[1],
-        **error,
-    )
-    _, response = signal.transfer_function(
-        a,
-        b,
-        estimator="H2",
-        **options,
-    )
-    of_y = scipy.signal.welch(y, **options)[1]
-    np.testing.assert_allclose(
-        response,
-        of_y / cross.conj(),
-        **error,
-    )
+        strict=True,
+    ):
+        np.testing.assert_allclose(result[0], frequencies)
+        assert result[1].dtype == values.dtype
+        assert (values.real.dtype == "f4") == is_single
+        np.testing.assert_allclose(
+            values,
+            model,
+            rtol=1e-3 if is_single else 1e-9,
+            atol=1e-5 if is_single else 1e-12,
+        )
 
 
 @pytest.mark.parametrize("estimator", ["H1", "H2"])

@@ -5,7 +5,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.signal
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from records import CASES
 
@@ -156,7 +156,7 @@ def test_spectra_are_those_of_scipy(data, dtype):
         )
     except ArgumentError as error:
         assert "k_offset" in str(error)  # noqa: PT017
-        return
+        reject()  # such a case does not count
     expected = of_lines(
         transform.stft,
         x,
@@ -269,7 +269,7 @@ def test_samples_are_those_of_scipy(
             t_axis=t_axis,
         )
     except ValueError:  # SciPy adds slices behind the last sample, which does not work
-        expected = None
+        reject()
     a = da.from_array(spectra, data.draw(chunkings(spectra.shape)))
     places = {"k0": k0, "k1": k1, "f_axis": f_axis, "t_axis": t_axis}
     samples = signal.istft(
@@ -281,12 +281,11 @@ def test_samples_are_those_of_scipy(
         **places,
         **keywords,
     )
-    if expected is not None:
-        require_close(
-            samples,
-            expected,
-            dtype,
-        )
+    require_close(
+        samples,
+        expected,
+        dtype,
+    )
 
 
 @pytest.mark.parametrize("chunks", [1000, 64, (300, 7, 1, 692)])

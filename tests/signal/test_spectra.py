@@ -5,18 +5,16 @@ import numpy as np
 import pytest
 import scipy.fft
 import scipy.signal
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lazy import plans_of
+from records import CASES
 
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import chunkings, chunks_of, random_array, shapes
-
-FEWER = settings(max_examples=max(12, settings.default.max_examples // 3))
-
 
 pytestmark = pytest.mark.usefixtures("small")
 
@@ -28,7 +26,7 @@ def exchanges(y):
 # --- power and cross spectra ----------------------------------------------------------------
 
 
-@FEWER
+@CASES
 @given(
     data=st.data(),
     n=st.sampled_from([1, 2, 97, 144, 225]),
@@ -55,7 +53,7 @@ def test_a_power_spectrum_is_a_periodogram(
     assert relative_l2(power.compute(), expected) < 1e-13
 
 
-@FEWER
+@CASES
 @given(data=st.data(), n=st.sampled_from([2, 97, 144]), complex_=st.booleans())
 def test_a_cross_spectrum_is_that_of_one_segment(data, n, complex_):
     x, y = (random_array((n,), "c16" if complex_ else "f8", i) for i in range(2))
@@ -69,7 +67,7 @@ def test_a_cross_spectrum_is_that_of_one_segment(data, n, complex_):
 # --- segments -------------------------------------------------------------------------------
 
 
-@FEWER
+@CASES
 @given(
     data=st.data(),
     n=st.integers(1, 300),
@@ -129,7 +127,7 @@ def by_direction(x, d, edges):
         return total / np.bincount(place[inside], minlength=count)
 
 
-@FEWER
+@CASES
 @given(data=st.data(), shape=shapes(3), complex_=st.booleans(), given_=st.booleans())
 def test_radial_averages(
     data,

@@ -95,3 +95,9 @@ def counted():
 
     with listening(sink):
         yield counts
+
+
+@pytest.fixture
+def unsynced(monkeypatch):
+    """Files are not synced: what survives a power loss is not what these tests look at."""
+    monkeypatch.setattr("os.fsync", lambda file: None)

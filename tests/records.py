@@ -1,4 +1,36 @@
-"""Random arrays with chunks and an axis, and a comparison in the precision of their dtype."""
+"""Random arrays with chunks and an axis, and a comparison in the precision of their dtype.
+
+Each function below has a law that compares it with astropy, SciPy or a formula for at least 100
+random cases: shapes, irregular and empty chunks, axes and dtypes. Laws of several functions have
+that number for each name. All take their number of cases from `CASES`::
+
+    convolve_masked               signal/test_holes          astropy
+    power_spectrum(mask=)         signal/test_holes          formula
+    fill_gaps                     signal/test_gaps           formula
+    lowpass, highpass             signal/test_passbands      formula
+    bandpass, bandstop            signal/test_passbands      formula
+    convolve, correlate           signal/test_convolution    SciPy
+    fftconvolve, oaconvolve       signal/test_convolution    SciPy
+    derivative                    signal/test_sampling       formula
+    gradient, laplacian           signal/test_sampling       formula
+    hilbert, envelope             signal/test_sampling       SciPy
+    envelope of a band            signal/test_envelope       SciPy
+    shift, downsample             signal/test_sampling       formula
+    resample                      signal/test_sampling       SciPy
+    coherence, transfer_function  signal/test_ratios         SciPy
+    welch, csd                    signal/test_spectra        SciPy
+    power_spectrum                signal/test_spectra        SciPy
+    cross_spectrum                signal/test_spectra        SciPy
+    radial_power_spectrum         signal/test_spectra        formula
+    stft, istft, spectrogram      signal/test_short_time     SciPy
+    czt, zoom_fft                 signal/test_chirp_z        SciPy
+    run(append=True)              runs/test_append           SciPy
+    run of istft, with append     runs/test_inverse_short_time  SciPy
+    .bigfft: filters by name      integrations/test_xarray_laws  formula
+    .bigfft: convolve             integrations/test_xarray_laws  SciPy
+    .bigfft: pad, unpad           integrations/test_xarray_laws  NumPy
+    .bigfft: czt, zoom_fft        integrations/test_xarray_chirp_z  formula
+"""
 
 import numpy as np
 from hypothesis import Phase, settings

@@ -24,7 +24,6 @@ import pytest
 import support
 from dask.callbacks import Callback
 from hypothesis import HealthCheck, settings
-from scipy._lib._array_api import array_namespace
 
 # What is started in the background ignores Ctrl-C, and so would the processes that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -129,6 +128,8 @@ def no_callback_is_left():
 @pytest.fixture
 def xp():
     """The array library that SciPy's own tests are run with."""
+    from scipy._lib._array_api import array_namespace
+
     return array_namespace(np.empty(0))
 
 

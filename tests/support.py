@@ -17,7 +17,6 @@ from distributed.utils import get_mp_context
 
 from dask_bigfft import events
 from dask_bigfft.errors import BigFFTError
-from dask_bigfft.testing.clusters import PRELOADED
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -83,6 +82,8 @@ def in_threads(count, work):
 @contextlib.contextmanager
 def forked_workers():
     """Let workers be forked from a process that has imported everything."""
+    from dask_bigfft.testing.clusters import PRELOADED  # not needed by most files of tests
+
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         get_mp_context().set_forkserver_preload(PRELOADED)
         yield

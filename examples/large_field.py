@@ -22,6 +22,7 @@ import numpy as np
 import scipy.fft
 from dask.diagnostics import ProgressBar
 from dask.system import CPU_COUNT
+from dask.utils import format_bytes, format_time
 from extras import extra
 
 from dask_bigfft import fft
@@ -280,11 +281,12 @@ def report(summary):
     """Print what a run did, how fast, and how far from the answer it is."""
     rows, columns = summary["shape"]
     print(
-        f"{rows} x {columns} float64 ({8 * rows * columns / 2**30:.2f} GiB) in Zarr, in chunks of"
+        f"{rows} x {columns} float64 ({format_bytes(8 * rows * columns)}) in Zarr, in chunks of"
         f" {summary['chunks'][0]} x {summary['chunks'][1]}"
     )
     for name, nbytes, seconds in summary["stages"].rows:
-        print(f"  {name:43} {seconds:6.2f} s  {nbytes / seconds / 1e9:5.2f} GB/s")
+        speed = f"{format_bytes(int(nbytes / seconds))}/s"
+        print(f"  {name:43} {format_time(seconds):>9}  {speed:>13}")
     seconds = {name: seconds for name, _, seconds in summary["stages"].rows}
     names = ("forward", "filter, inverse")
     if any(seconds[f"{SCIPY}: {name}"] < seconds[name] for name in names):
@@ -301,7 +303,7 @@ def report(summary):
         f" {after:.1f} m after"
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(f"  peak memory of the process, SciPy's check included: {peak / 2**30:.2f} GiB")
+    print(f"  peak memory of the process, SciPy's check included: {format_bytes(peak)}")
 
 
 def right(summary):

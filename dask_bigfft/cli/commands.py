@@ -13,12 +13,12 @@ from dask.utils import format_bytes, format_time
 from dask_bigfft import calibration, runs
 from dask_bigfft.api.arguments import Extras
 from dask_bigfft.cli.places import place
-from dask_bigfft.planner.explain import speed_rows, table
+from dask_bigfft.planner.explain import speed_rows, speed_text, table
 from dask_bigfft.runs.request import FILTER, INVERSE
 from dask_bigfft.runs.texts import parse_transfer_text, parse_window_text
 from dask_bigfft.storage import targets
 from dask_bigfft.transforms.spec import takes_axes
-from dask_bigfft.watch.progress import speed_text, text_display
+from dask_bigfft.watch.progress import text_display
 
 
 def _requested(args: argparse.Namespace) -> runs.RunRequest:

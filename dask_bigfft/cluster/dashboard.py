@@ -21,8 +21,8 @@ from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
 from tornado.ioloop import IOLoop
 
-from dask_bigfft.planner.explain import human_count
-from dask_bigfft.watch.progress import run_html, speed_text
+from dask_bigfft.planner.explain import human_count, speed_text
+from dask_bigfft.watch.progress import run_html
 from dask_bigfft.watch.report import COLOURS, legend
 
 #: Maximum number of runs on the page, and milliseconds between two updates.
@@ -201,7 +201,8 @@ def work_text(work: Mapping[str, Any]) -> str:
 def phases(run: Mapping[str, Any]) -> list[Bar]:
     """Return a bar for each phase of a run: its seconds, and those by the profile as a mark.
 
-    The ``"limit"`` of a phase is the profile's speed in bytes per second.
+    A fast phase has a short bar. Bars of speeds would be dwarfed by the fastest one. The
+    ``"limit"`` of a phase is the profile's speed in bytes per second.
     """
     bars = []
     for phase in run["phases"]:

@@ -54,6 +54,15 @@ def human_count(count: float, unit: str = "") -> str:
     return f"{number} {prefixes[power]}{unit}".rstrip()
 
 
+def speed_text(bytes_per_second: float) -> str:
+    """Return bytes per second as text.
+
+    >>> speed_text(1.5 * 2**30)
+    '1.50 GiB/s'
+    """
+    return f"{format_bytes(int(bytes_per_second))}/s"
+
+
 def wrapped(text: str, indent: str, first: str | None = None) -> Iterator[str]:
     """Yield lines of at most `WIDTH` columns, with no break inside glued text."""
     glued = re.sub(_GLUED, lambda match: match[0].replace(" ", "\u00a0"), text)
@@ -97,7 +106,7 @@ def _price_text(name: str, value: float) -> str:
         return human_count(value, "FLOP/s")
     if value >= MOST:
         return "no cost"
-    return format_time(value) if value < 1 else f"{format_bytes(int(value))}/s"
+    return format_time(value) if value < 1 else speed_text(value)
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

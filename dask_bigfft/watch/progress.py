@@ -29,7 +29,7 @@ from dask_bigfft.carriers.names import PLAN_NAME
 from dask_bigfft.dask_private import Alias, DataNode, unfused
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.layer import plans_among, run_of
-from dask_bigfft.planner.explain import human_count
+from dask_bigfft.planner.explain import human_count, speed_text
 from dask_bigfft.planner.phases import plan_summary
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.seconds import flops
@@ -363,15 +363,6 @@ def _seconds_left(nbytes: int, total: int, elapsed: float) -> float | None:
     if not total or nbytes / total <= 0.02 or elapsed <= 1:
         return None
     return elapsed * (total / nbytes - 1)
-
-
-def speed_text(bytes_per_second: float) -> str:
-    """Return bytes per second as text.
-
-    >>> speed_text(1.5 * 2**30)
-    '1.50 GiB/s'
-    """
-    return f"{format_bytes(int(bytes_per_second))}/s"
 
 
 def _times(elapsed: float, compiled: float, left: float | None) -> str:

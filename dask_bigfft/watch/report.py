@@ -20,13 +20,14 @@ from dask_bigfft.planner.explain import (
     budget_text,
     human_count,
     round_names,
+    speed_text,
     table,
 )
 from dask_bigfft.planner.phases import phase_forecasts
 from dask_bigfft.planner.plan import Plan, PublicNames
 
 #: Headings of a report's rows.
-HEADINGS = ("phase", "blocks", "bytes", "thread time", "forecast", "ratio", "GB/s")
+HEADINGS = ("phase", "blocks", "bytes", "thread time", "forecast", "ratio", "speed")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Row:
         if self.forecast:
             forecast = format_time(self.forecast)
             ratio = f"{self.seconds / self.forecast:.2f}"
-        speed = f"{self.bytes_per_thread_second / 1e9:.2f}" if self.seconds else ""
+        speed = speed_text(self.bytes_per_thread_second) if self.seconds else ""
         return (
             name,
             str(self.count),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import ssl
 import subprocess
 import urllib.error
@@ -21,6 +22,7 @@ from support import ROOT, local, python
 import dask_bigfft
 from dask_bigfft.cluster import dashboard, register, state, unregister
 from dask_bigfft.testing.traps import until
+from dask_bigfft.watch.report import COLOURS
 
 ARTIFACTS = Path(os.environ.get("BIGFFT_ARTIFACTS", ROOT / "ci" / "out"))
 FIELD = np.random.default_rng(11).standard_normal((64, 64))
@@ -172,6 +174,45 @@ def test_a_scheduler_without_a_dashboard_still_answers():
         "client.close(); one.close()\n"
     )
     assert python("-c", code).stdout.strip() == "['done']"
+
+
+def phase_of(name, seconds, limit=None):
+    """Return a phase of a run that took a MiB through some seconds."""
+    return {
+        "phase": name,
+        "index": 1,
+        "nbytes": 2**20,
+        "seconds": seconds,
+        "bytes_per_thread_second": 2**20 / seconds,
+        "limit": limit,
+    }
+
+
+def widths_of(text, colour):
+    """Return the lengths of the bars of a colour, in percent."""
+    return re.findall(rf"width:([\d.]+)%;background:{colour}", text)
+
+
+def test_a_fast_phase_has_a_short_bar_and_leaves_the_others_as_they_are():
+    phases = [phase_of("pack", 4.0), phase_of("unpack", 2.0)]
+    fast = phase_of("send", 0.004)  # a thousand times the speed
+    for run in ({"phases": phases}, {"phases": [*phases, fast]}):
+        text = dashboard.bars_html("Phases", dashboard.phases(run))
+        assert widths_of(text, COLOURS["pack"]) == ["100.0"]
+        assert widths_of(text, COLOURS["unpack"]) == ["50.0"]
+    assert widths_of(text, COLOURS["send"]) == ["0.1"]
+    assert "1.00 MiB in 4.00 ms: 250.00 MiB/s" in text
+
+
+def test_the_mark_of_a_slow_profile_leaves_the_bars_as_they_are(client):
+    y = dask_bigfft.fft.fft2(da.from_array(FIELD + 0.75, chunks=(16, 64)))
+    y.compute()
+    run = state(client)["runs"][-1]
+    phases = [phase_of("pack", 4.0), phase_of("unpack", 2.0, limit=2**10)]
+    text = dashboard.section_html({**run, "phases": phases}, {}, True)
+    assert "mark: time by the profile" in text
+    assert widths_of(text, COLOURS["unpack"]) == ["50.0"]
+    assert "width:100.0%;border-right" in text
 
 
 # --- in a browser ---------------------------------------------------------------------------

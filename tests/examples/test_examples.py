@@ -17,7 +17,7 @@ SCRIPTS = [
     ("first_transform", ["--n", 2**22], ["single chunk", "part 2 of 2 of the FFT along axis 0"]),
     ("elevation", ["--chunk", 200], ["688 x 806, in 4 x 5 chunks"]),
     ("filtered_field", PICTURE, ["344 x 403 heights in 4 x 4 chunks: float32"]),
-    ("large_field", ["--gib", 0.002, *FOLDER], [r"forward +[\d.]+ s +[\d.]+ GB/s"]),
+    ("large_field", ["--gib", 0.002, *FOLDER], [r"forward +[\d.]+ m?s +[\d.]+ .iB/s"]),
     # of this one the last slab is thinner
     (
         "larger_than_memory",

@@ -1,7 +1,7 @@
 """Take pictures of all pages of the built guide: python ci/screenshots.py GUIDE FOLDER
 
-A long page has several pictures. Code that is wider than its box is an error. Needs a browser, as
-`ci/browser` finds it.
+A long page has several pictures. Code that is wider than its box is an error, and so is a page
+that is wider than the window. Needs a browser, as `ci/browser` finds it.
 """
 
 import argparse
@@ -27,6 +27,14 @@ TOO_WIDE = """
 [...document.querySelectorAll("article pre")]
   .filter(code => code.scrollWidth > code.clientWidth + 1)
   .map(code => code.textContent.trim().slice(0, 60))
+"""
+
+#: The columns that the window cuts off: part of the text, or of the contents beside it.
+CUT_OFF = """
+[...document.querySelectorAll(".content, .toc-drawer")]
+  .filter(column => column.getBoundingClientRect().left < window.innerWidth)
+  .filter(column => column.getBoundingClientRect().right > window.innerWidth + 1)
+  .map(column => column.className)
 """
 
 
@@ -61,10 +69,11 @@ def main():
                 continue
             open_page(page, path)
             take_pictures(page, arguments.folder, path.stem)
-            wide += [f"{path.name}: {code!r}" for code in page.evaluate(TOO_WIDE)]
+            wide += [f"{path.name}: code {code!r}" for code in page.evaluate(TOO_WIDE)]
+            wide += [f"{path.name}: column {name!r}" for name in page.evaluate(CUT_OFF)]
     print(f"ci/screenshots.py: {arguments.folder}")
     if wide:
-        raise SystemExit("\n".join(["code that is wider than its box:", *wide]))
+        raise SystemExit("\n".join(["wider than the box or window:", *wide]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The reference: tables of functions, and docstrings without the parameters that all share.
 
 The directive ``functions`` is a table of functions and classes, one line each, which links to their
-descriptions. It has the public names of the module that is its argument, or the names that it
+descriptions. It has the public names of the module that is its argument, and the names that it
 contains. The parameters of transforms are described once for one axis
 (`dask_bigfft.fft.fft`) and once for several (`dask_bigfft.fft.fftn`). A class that lists its public
 names has those fields alone, as attributes: the package makes its objects.
@@ -34,10 +34,11 @@ class FunctionsDirective(Directive):
 
     def run(self):
         """Return the table."""
-        names = list(self.content)
+        names = []
         for module_name in self.arguments:
             module = import_module(module_name)
             names += [f"{module_name}.{name}" for name in sorted(module.__all__)]
+        names += self.content
         rows = [f"   ~{name}" for name in names]
         lines = [".. autosummary::", "   :nosignatures:", "", *rows]
         section = nodes.container()

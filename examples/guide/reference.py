@@ -38,7 +38,7 @@ class FunctionsDirective(Directive):
         for module_name in self.arguments:
             module = import_module(module_name)
             names += [f"{module_name}.{name}" for name in sorted(module.__all__)]
-        names += self.content
+        names += list(self.content)
         rows = [f"   ~{name}" for name in names]
         lines = [".. autosummary::", "   :nosignatures:", "", *rows]
         section = nodes.container()

@@ -26,6 +26,7 @@ from dask_bigfft.api.keywords import refuse_unknown
 from dask_bigfft.config import is_int
 from dask_bigfft.dask_private import is_lazy
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
+from dask_bigfft.signal.arguments import without_empty
 from dask_bigfft.signal.trends import line, trend_of_known
 from dask_bigfft.transforms.spec import with_dims
 from dask_bigfft.xarray.attributes import (
@@ -412,6 +413,8 @@ def prepared(
     least = np.float32 if array.dtype.kind in "fc" else np.float64
     dtype = np.result_type(array.dtype, least)
     is_linear = detrend == "linear"
+    if is_lazy(array.data):  # dask's products fail for an axis of length 1 with empty chunks
+        array = array.copy(deep=False, data=without_empty(array.data))
     windowed = array
     if detrend is not None and mask is not None:
         windowed, mask = _detrended_where_known(

@@ -12,7 +12,7 @@ that number for each name. All take their number of cases from `CASES`::
     convolve, correlate           signal/test_convolution    SciPy
     fftconvolve, oaconvolve       signal/test_convolution    SciPy
     derivative                    signal/test_sampling       formula
-    gradient, laplacian           signal/test_sampling       formula
+    gradient, laplacian, poisson  signal/test_sampling       formula
     hilbert, envelope             signal/test_sampling       SciPy
     envelope of a band            signal/test_envelope       SciPy
     shift, downsample             signal/test_sampling       formula
@@ -30,6 +30,8 @@ that number for each name. All take their number of cases from `CASES`::
     .bigfft: convolve             integrations/test_xarray_laws  SciPy
     .bigfft: pad, unpad           integrations/test_xarray_laws  NumPy
     .bigfft: czt, zoom_fft        integrations/test_xarray_chirp_z  formula
+    .bigfft: other methods        integrations/test_xarray_chunks  arrays in memory
+    fourier_filter                signal/test_filter_bands   NumPy: 60 seeds, 40 on simulated GPUs
 """
 
 import numpy as np

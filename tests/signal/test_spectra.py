@@ -119,7 +119,8 @@ def by_direction(x, d, edges):
     power = abs(scipy.fft.fftn(x)) ** 2 * np.prod(d) / x.size
     axes = [scipy.fft.fftfreq(n, step) for n, step in zip(x.shape, d, strict=True)]
     radius = np.sqrt(sum(f**2 for f in np.meshgrid(*axes, indexing="ij")))
-    place = np.searchsorted(edges, radius.ravel(), side="right") - 1
+    above_rounding = radius.ravel() + 1e-12  # frequencies on an edge belong to the bin above it
+    place = np.searchsorted(edges, above_rounding, side="right") - 1
     count = len(edges) - 1
     inside = (place >= 0) & (place < count)
     total = np.bincount(place[inside], power.ravel()[inside], count)

@@ -45,6 +45,9 @@ SELECTED = (
 )
 WITH_EMPTY_CACHE = "64 MiB, 3D, real"
 
+#: Libraries that ours is compared with on CPUs.
+OTHERS = ("scipy.fft", "da.fft")
+
 #: Size of an input in MiB above which ``--repeat-large`` says how many turns there are.
 LARGE_MIB = 256
 
@@ -297,11 +300,19 @@ def main(argv: Sequence[str]) -> int:
         metavar="N",
         help=f"at most so many turns of inputs above {LARGE_MIB} MiB",
     )
+    parser.add_argument(
+        "--against",
+        nargs="+",
+        choices=OTHERS,
+        default=OTHERS,
+        metavar="NAME",
+        help="other libraries on CPUs (default: %(default)s)",
+    )
     args = parser.parse_args(argv)
     results = core.Results(args, "first_calls")
     section = "first"
     rows = rows_of(SIZES, args.scale)
-    contestants = [*args.kernels, "scipy.fft", "da.fft"]
+    contestants = [*args.kernels, *args.against]
     imports = IMPORTS
     selected: Sequence[str] = (*SELECTED, *IMPORTS)
     if args.gpu:

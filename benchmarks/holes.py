@@ -3,7 +3,8 @@
 The array is a sum of three waves, of which 30 % are NaN. *masked* convolves it with a Gaussian of
 65 samples along each axis, and *filling* fills the gaps in 20 iterations. Both go from Zarr to Zarr
 without compression, in a memory cgroup of 1 GiB where one can be made; the contestant is a Gaussian
-filter by one plan, from Zarr to Zarr in the same group, of which two, or 20, are the bound.
+filter by one plan, from Zarr to Zarr in the same group, of which two, or 20, are the bound. *masked*
+is held against two convolutions with its kernel as well, which pad the array as it does.
 *in memory* convolves an array that fits, against astropy, which computes in double precision.
 Contestants take turns in processes of their own. The last of ``--kernels`` is used. The temporary
 folder needs about 45 GiB. A turn of *filling* reads and writes the array more than 100 times, which
@@ -123,14 +124,24 @@ def plain(problem: Problem, x: da.Array, **options: Any) -> da.Array:
     return signal.fourier_filter(x, smooth, **options)
 
 
+def convolution(problem: Problem, x: da.Array, **options: Any) -> da.Array:
+    """Return a convolution by one plan; what it makes of NaN does not count."""
+    kernel = kernel_of(problem).astype(problem.dtype)
+    return signal.fftconvolve(x, kernel, mode="same", **options)
+
+
 FUNCTIONS: dict[str, Callable[..., da.Array]] = {
     "masked": masked,
     "filling": filled,
     "plain": plain,
+    "convolution": convolution,
 }
 
 #: Number of plain filters whose time is the bound.
 BOUNDS = {"masked": 2, "filling": ITERATIONS}
+
+#: Functions that pad the array as much as a convolution does.
+PADDED = ("masked",)
 
 
 # --- checks ---------------------------------------------------------------------------------
@@ -155,7 +166,7 @@ def mean_around(problem: Problem, source: Any, place: tuple[int, ...]) -> float:
 
 def check(name: str, problem: Problem, source: Any, result: Any) -> dict[str, Any]:
     """Compare samples of a result with sums by definition, or with the waves."""
-    if name == "plain":
+    if name in ("plain", "convolution"):
         return {"samples": 0.0, "ok": result.shape == problem.shape}
     rng = np.random.default_rng(problems.SEED + 3)
     errors = []
@@ -242,7 +253,7 @@ def out_of_core(name: str, fields: dict[str, Any], problem_name: str) -> dict[st
 
 
 def measured(name: str, problem_name: str, task: Task, repeat: int) -> dict[str, Any]:
-    """Return the medians of a function and of plain filters in turn, and their ratio."""
+    """Return the medians of a function and of plain plans in turn, and their ratios."""
     fields = dataclasses.asdict(task)
 
     def turn(contestant: str) -> dict[str, Any]:
@@ -255,7 +266,8 @@ def measured(name: str, problem_name: str, task: Task, repeat: int) -> dict[str,
             seconds=MOST_SECONDS,
         )
 
-    answers = core.in_turns([name, "plain"], repeat, turn)
+    padded = ["convolution"] if name in PADDED else []
+    answers = core.in_turns([name, "plain", *padded], repeat, turn)
     for contestant, several in answers.items():
         for answer in several:
             if "error" in answer:
@@ -263,12 +275,23 @@ def measured(name: str, problem_name: str, task: Task, repeat: int) -> dict[str,
     count = BOUNDS[name]
     own = answers[name]
     forecast = own[0].get("forecast")
-    bounds = [count * answer["seconds"] for answer in answers["plain"]]
+    seconds = {
+        contestant: [answer["seconds"] for answer in several]
+        for contestant, several in answers.items()
+    }
+    against_padded = {}
+    if "convolution" in seconds:
+        bounds = [count * time for time in seconds["convolution"]]
+        against_padded = {
+            "convolution": core.median(seconds["convolution"]),
+            "over_convolutions": core.ratio(seconds[name], bounds),
+        }
     return {
-        "seconds": core.median([answer["seconds"] for answer in own]),
-        "plain": core.median([answer["seconds"] for answer in answers["plain"]]),
+        "seconds": core.median(seconds[name]),
+        "plain": core.median(seconds["plain"]),
         "count": count,
-        "over_bound": core.ratio([answer["seconds"] for answer in own], bounds),
+        "over_bound": core.ratio(seconds[name], [count * time for time in seconds["plain"]]),
+        **against_padded,
         "peak_gib": max(answer["peak"] for answer in own) / GIB,
         "forecast_gib": None if forecast is None else forecast / GIB,
         "limit_gib": own[0]["limit"] / GIB,

@@ -536,7 +536,9 @@ class Plan(PublicNames, HashedOnce):
 
     @property
     def notation(self) -> str:
-        """The rounds in short, such as ``{Y1} {Y2, X}``: first digit of Y; its second, and X.
+        """The rounds in short, such as ``{Y1} {Y2, X}``.
+
+        The first round has the first digit of Y. The second one has its second digit, and X.
 
         A prime marks steps of the inverse transform of an operator, H its transfer function.
         """

@@ -19,6 +19,15 @@ from dask_bigfft.api.arguments import Extras
 #: Functions with all parameters.
 IN_FULL = ("dask_bigfft.fft.fft", "dask_bigfft.fft.fftn")
 
+#: Classes without a public constructor, beside those that list their public names.
+RESULTS = (
+    "dask_bigfft.planner.plan.Forecast",
+    "dask_bigfft.planner.plan.Machine",
+    "dask_bigfft.runs.Done",
+    "dask_bigfft.signal.segment_plan.SegmentForecast",
+    "dask_bigfft.watch.report.Row",
+)
+
 #: The last keyword of all transforms and filters, and those before it.
 *_OTHERS, _LAST = Extras.__annotations__
 
@@ -82,8 +91,8 @@ def shortened_docstring(app, what, name, obj, options, lines):
 
 
 def shortened_signature(app, what, name, obj, options, signature, returned):
-    """Leave the keywords of all transforms, and those of made objects, out of a signature."""
-    if what == "class" and getattr(obj, "_public_names", ()):
+    """Leave the keywords of all transforms out of a signature, and all arguments of results."""
+    if name in RESULTS or (what == "class" and getattr(obj, "_public_names", ())):
         return "", None
     if signature is None or name in IN_FULL:
         return None

@@ -1,14 +1,14 @@
 """Arrays with holes: masked convolutions and filled gaps, against plain filters and astropy.
 
 The array is a sum of three waves, of which 30 % are NaN. *masked* convolves it with a Gaussian of
-65 samples along each axis, and *filling* fills the gaps in 20 iterations. Both go from Zarr to Zarr
-without compression, in a memory cgroup of 1 GiB where one can be made; the contestant is a Gaussian
-filter by one plan, from Zarr to Zarr in the same group, of which two, or 20, are the bound. *masked*
-is held against two convolutions with its kernel as well, which pad the array as it does.
-*in memory* convolves an array that fits, against astropy, which computes in double precision.
-Contestants take turns in processes of their own. The last of ``--kernels`` is used. The temporary
-folder needs about 45 GiB. A turn of *filling* reads and writes the array more than 100 times, which
-takes an hour on a slow disk; ``--scale 0.125`` fills 1 GiB through 256 MiB.
+65 samples along each axis, and *filling* fills the gaps in 20 iterations. Both go from Zarr to
+Zarr without compression, in a memory cgroup of 1 GiB where one can be made; the contestant is a
+Gaussian filter by one plan, from Zarr to Zarr in the same group, of which two, or 20, are the
+bound. *masked* is held against two convolutions with its kernel as well, which pad the array as it
+does. *in memory* convolves an array that fits, against astropy, which computes in double
+precision. Contestants take turns in processes of their own. The last of ``--kernels`` is used. The
+temporary folder needs about 45 GiB. A turn of *filling* reads and writes the array more than 100
+times, which takes an hour on a slow disk; ``--scale 0.125`` fills 1 GiB through 256 MiB.
 """
 
 import dataclasses

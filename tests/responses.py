@@ -1,9 +1,19 @@
 """Responses of the filters by name, as their definitions have them."""
 
 import numpy as np
+from hypothesis import strategies as st
 
 EDGES = ["sharp", "gaussian", "butterworth", "cosine"]
 NAMES = ["lowpass", "highpass", "bandpass", "bandstop"]
+
+#: Keywords for the edge of a filter.
+SHAPES = st.fixed_dictionaries(
+    {
+        "edge": st.sampled_from(EDGES),
+        "order": st.integers(1, 6),
+        "width": st.sampled_from([0.1, 1.0, 2.0]),
+    },
+)
 
 
 def low_response(
@@ -80,6 +90,17 @@ def response_of(
     return passed if name == "bandpass" else 1 - passed
 
 
+def squared_frequencies(shape, axes, spacing):
+    """Return the squared magnitude of the frequency along some axes of a spectrum."""
+    squares = 0
+    for axis, distance in zip(axes, spacing, strict=True):
+        along = [1] * len(shape)
+        along[axis] = -1
+        frequency = np.fft.fftfreq(shape[axis], distance)
+        squares = squares + frequency.reshape(along) ** 2
+    return squares
+
+
 def filtered(
     x,
     name,
@@ -89,12 +110,11 @@ def filtered(
     **shape,
 ):
     """Return an array after a filter by its name along some axes, in double precision."""
-    squares = 0
-    for axis, distance in zip(axes, spacing, strict=True):
-        along = [1] * x.ndim
-        along[axis] = -1
-        frequency = np.fft.fftfreq(x.shape[axis], distance)
-        squares = squares + frequency.reshape(along) ** 2
+    squares = squared_frequencies(
+        x.shape,
+        axes,
+        spacing,
+    )
     response = response_of(
         name,
         np.sqrt(squares),

@@ -8,7 +8,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from records import CASES, DTYPES, records, require_close
-from responses import EDGES, NAMES, filtered
+from responses import NAMES, SHAPES, filtered
 
 import dask_bigfft.xarray  # noqa: F401
 from dask_bigfft.testing.strategies import chunkings, random_array
@@ -45,25 +45,18 @@ def in_memory(field):
 @pytest.mark.parametrize("name", NAMES)
 @CASES
 @given(
-    data=st.data(),
     case=fields(),
-    edge=st.sampled_from(EDGES),
+    shape=SHAPES,
     by=st.sampled_from(["frequency", "wavelength"]),
 )
 def test_filters_multiply_the_spectrum(
     name,
-    data,
     case,
-    edge,
+    shape,
     by,
 ):
     field, steps = case
     limits = [0.131, 0.433]
-    shape = {
-        "edge": edge,
-        "order": data.draw(st.integers(1, 6)),
-        "width": data.draw(st.sampled_from([0.1, 1.0, 2.0])),
-    }
     ends = limits if by == "frequency" else [1 / limit for limit in limits]
     cutoff = {"band": ends} if name.startswith("band") else {"cutoff": ends[0]}
     result = getattr(field.bigfft, name)(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from records import CASES, records, require_close
-from responses import EDGES, NAMES, filtered
+from responses import NAMES, SHAPES, filtered
 
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
@@ -18,23 +18,18 @@ pytestmark = pytest.mark.usefixtures("small")
 @CASES
 @given(
     data=st.data(),
-    edge=st.sampled_from(EDGES),
+    shape=SHAPES,
     by=st.sampled_from(["frequency", "wavelength", "period"]),
 )
 def test_filters_multiply_the_spectrum(
     name,
     data,
-    edge,
+    shape,
     by,
 ):
     x, chunks, _ = data.draw(records(most=3))
     spacing = [0.5 + 0.3 * axis for axis in range(x.ndim)]
     limits = [0.231, 0.633]
-    shape = {
-        "edge": edge,
-        "order": data.draw(st.integers(1, 6)),
-        "width": data.draw(st.sampled_from([0.1, 1.0, 2.0])),
-    }
     ends = limits if by == "frequency" else [1 / limit for limit in limits]
     result = getattr(signal, name)(
         da.from_array(x, chunks),

@@ -7,6 +7,7 @@ import scipy.signal
 from hypothesis import given
 from hypothesis import strategies as st
 from records import CASES, DTYPES, REAL, records, require_close
+from responses import squared_frequencies
 
 from dask_bigfft import signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
@@ -140,12 +141,11 @@ def test_derivatives_along_several_axes(data, record):
         x.dtype,
         1e-10,
     )
-    squares = 0
-    for axis, distance in zip(axes, distances, strict=True):
-        along = [1] * x.ndim
-        along[axis] = -1
-        frequency = np.fft.fftfreq(x.shape[axis], distance)
-        squares = squares + frequency.reshape(along) ** 2
+    squares = squared_frequencies(
+        x.shape,
+        axes,
+        distances,
+    )
     with np.errstate(divide="ignore"):
         inverse = np.where(squares > 0, -1 / (2 * np.pi) ** 2 / squares, 0)
     potential = np.fft.ifftn(np.fft.fftn(x.astype("c16"), axes=axes) * inverse, axes=axes)

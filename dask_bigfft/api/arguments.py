@@ -129,7 +129,7 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
     """
     _refuse_containers(a)
     if not is_lazy(a):
-        a = _array_like(a)
+        a = array_like(a)
     if kind is not None or a.dtype.hasobject:  # dask finds no chunks for objects
         parse_dtype(np.dtype(a.dtype), TRANSFORMS[parse_name(kind or "fft")][0])
     if not is_lazy(a):
@@ -173,7 +173,7 @@ def _chunks_in_memory(a: Any) -> Chunks:
     return rows, *((size,) for size in a.shape[1:])
 
 
-def _array_like(a: Any) -> Any:
+def array_like(a: Any) -> Any:
     """Return an array-like with dtype and shape: one with chunks or on a GPU, else a NumPy one."""
     has_blocks = hasattr(a, "chunks") or hasattr(a, "__cuda_array_interface__")
     if has_blocks and hasattr(a, "dtype") and hasattr(a, "shape") and not isinstance(a, type):

@@ -22,11 +22,13 @@ import scipy.fft
 from dask_bigfft import config
 from dask_bigfft.api.arguments import (
     Options,
+    array_like,
     parse_array,
     parse_chunks,
     parse_limit,
 )
 from dask_bigfft.api.keywords import refuse_unknown
+from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, parse_choice, raise_invalid
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.request import DeviceChoice
@@ -224,12 +226,15 @@ class Inputs:
         Windows of the convolved axes.
     crop : tuple of slice
         Crop of the result along axes on which the inputs broadcast.
+    kernel : ndarray or None
+        The numbers of the smaller array if they are in host memory.
     """
 
     first: da.Array
     second: da.Array
     windows: tuple[Window, ...]
     crop: tuple[slice, ...]
+    kernel: Array | None
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -276,7 +281,14 @@ def parse_inputs(
         second,
         windows,
         crop=_crop_where_multiplied(shapes, convolved, mode),
+        kernel=_in_memory(in1 if first.size < second.size else in2),
     )
+
+
+def _in_memory(a: Any) -> Array | None:
+    """Return the numbers of an array-like in host memory; None for arrays of other kinds."""
+    numbers = array_like(a)
+    return numbers if type(numbers) is np.ndarray else None
 
 
 def _refuse_unequal_lengths(shapes: Sequence[tuple[int, int]], named: Sequence[int]) -> None:

@@ -7,9 +7,9 @@ in transposed order, which takes six::
                                                              x --round--> --exchange, round--> -->
     in2 --exchange, round--> --exchange, round--> spectrum  /
 
-With a small in2, one plan with the product takes four (`kernel_spectrum`). Padding is part of the
-first gather, and cropping to the window of a mode is part of the last one. If one array is much
-shorter, `overlap` works block by block.
+With a small in2, one plan with the product takes four (`kernel_spectrum`, `separable_kernel`).
+Padding is part of the first gather, and cropping to the window of a mode is part of the last one.
+If one array is much shorter, `overlap` works block by block.
 
 Arrays that broadcast against each other have a plan for each transform, with a product of blocks
 between them.
@@ -53,7 +53,12 @@ from dask_bigfft.signal.arguments import (
 )
 from dask_bigfft.signal.kernel_spectrum import KernelSpectrum, is_small
 from dask_bigfft.signal.overlap import by_overlap
-from dask_bigfft.signal.separable_kernel import LONGEST, SeparableSpectrum
+from dask_bigfft.signal.separable_kernel import (
+    LONGEST,
+    MOST_SAMPLES,
+    SeparableSpectrum,
+    separated,
+)
 from dask_bigfft.signal.transfer import to_gpu, to_host_memory
 from dask_bigfft.signal.transforms import ProductTimer, Transforms, planned, product_timer
 from dask_bigfft.transforms.layout import scaled
@@ -106,8 +111,8 @@ class Product:
         The caller's keywords.
     writing : ResultWriting
         Memory that a task takes beside a block of the result.
-    vectors : tuple of ndarray, optional
-        Vectors whose outer product the smaller input is, if they are known.
+    vectors : tuple of ndarray or None
+        Vectors whose outer product the smaller input is, if it is a kernel in host memory.
     """
 
     large: da.Array
@@ -116,8 +121,8 @@ class Product:
     correlated: bool
     crops: Mapping[int, tuple[int, int]]
     options: SignalOptions
-    writing: ResultWriting = BY_CALLER
-    vectors: tuple[Array, ...] | None = None
+    writing: ResultWriting
+    vectors: tuple[Array, ...] | None
 
     def planned(self) -> PlannedProduct:
         """Return the product with its plan.
@@ -132,8 +137,14 @@ class Product:
             own_spectrum = OwnSpectrum(self.correlated, _forward_divisor(plan))
             return PlannedProduct(self.large, plan, own_spectrum)
         lengths = self.lengths
-        if self.vectors is not None and max(lengths.values()) <= LONGEST:
-            spectrum = SeparableSpectrum.of(self.vectors, lengths, self.starts)
+        if self.vectors and max(lengths.values()) <= LONGEST:
+            spectrum = SeparableSpectrum.of(
+                self.vectors,
+                lengths,
+                self.starts,
+                conjugated=self.correlated,
+                dtype=work_dtype(self.large.dtype),
+            )
             return PlannedProduct(self.large, self.plan(None, self.crops_from_zero), spectrum)
         with_kernel = None
         with contextlib.suppress(PlanError):  # more memory than the limit for an array as a whole
@@ -283,7 +294,25 @@ def _product_of_inputs(
         crops,
         options={**options, "chunks": chunks},
         writing=writing,
+        vectors=_vectors(inputs.kernel, large, small),
     )
+
+
+def _vectors(
+    kernel: Array | None,
+    large: da.Array,
+    small: da.Array,
+) -> tuple[Array, ...] | None:
+    """Return the vectors whose outer product a kernel is, in the precision of the product.
+
+    A GPU multiplies CuPy blocks by sums over all samples, which takes no longer.
+    """
+    if kernel is None or is_on_gpu(large._meta) or kernel.size > MOST_SAMPLES:
+        return None
+    dtype = work_dtype(small.dtype)
+    if kernel.dtype.kind != "c":
+        dtype = np.empty(0, dtype).real.dtype
+    return separated(kernel.astype(dtype))
 
 
 def planned_convolution(
@@ -293,7 +322,6 @@ def planned_convolution(
     options: SignalOptions,
     writing: ResultWriting,
     is_cyclic: bool = False,
-    vectors: tuple[Array, ...] | None = None,
 ) -> PlannedProduct | None:
     """Return the product that `convolve` computes by one plan; None if it works in another way.
 
@@ -306,8 +334,6 @@ def planned_convolution(
     is_cyclic : bool
         Whether `in1` goes on periodically; then `in2`, which is not longer, has its middle at place
         n // 2, and the result the shape of `in1`.
-    vectors : tuple of ndarray, optional
-        Vectors whose outer product `in2` is, if they are known.
 
     Raises
     ------
@@ -334,7 +360,7 @@ def planned_convolution(
             options=options,
             writing=writing,
         )
-        return replace(product, vectors=vectors).planned()
+        return product.planned()
     except MemoryLimitError:
         raise
     except PlanError:
@@ -652,7 +678,9 @@ def fftconvolve(
     -----
     This is `scipy.signal.fftconvolve` for dask arrays. Spectra stay in transposed order, so that
     one cut axis takes six exchanges. If one array is small, its spectrum is computed where that of
-    the other one is multiplied, as in `fourier_filter`: one plan does it, with four exchanges.
+    the other one is multiplied, as in `fourier_filter`: one plan does it, with four exchanges. A
+    kernel in memory that is an outer product of vectors, as a Gaussian or a box is, is transformed
+    vector by vector.
 
     See Also
     --------

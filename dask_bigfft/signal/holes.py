@@ -47,7 +47,6 @@ from dask_bigfft.signal.arguments import (
 )
 from dask_bigfft.signal.convolution import PlannedProduct, convolve, planned_convolution
 from dask_bigfft.signal.segments import machine_of
-from dask_bigfft.signal.separable_kernel import separated
 from dask_bigfft.transforms.spec import work_dtype
 
 __all__ = ["convolve_masked"]
@@ -58,7 +57,7 @@ MIN_NORMALIZED_SUM = 1e-2
 #: Sums of a kernel that count as 0 where it is not normalized.
 ZERO_SUM = 1e-8
 
-#: Elements of a block whose means are computed at a time, so that weights stay in cache.
+#: Elements of a block that are computed at a time, so that what is between stays in cache.
 PART_SIZE = 1 << 16
 
 #: Memory of a plan in blocks of the array that it reads, for each thread and beside all threads. A
@@ -203,16 +202,18 @@ def _known_and_weights(
 
     With `counts_holes`, the second layer is 1 in holes and 0 elsewhere.
     """
-    missing = _missing(x, mask)
     layers: Array = allocate_like(x, (2, *x.shape), x.dtype)
-    values = layers[0]
-    values[...] = x
-    np.copyto(values, x.dtype.type(0), where=missing)
-    if offset:
-        values -= x.dtype.type(offset)
-    if not counts_holes:
-        np.logical_not(missing, out=missing)
-    layers[1] = missing
+    part_size = x.size if is_on_gpu(x) else PART_SIZE
+    for part in contiguous_parts(x.shape, part_size):
+        missing = _missing(x[part], None if mask is None else mask[part])
+        values = layers[0][part]
+        values[...] = x[part]
+        np.copyto(values, x.dtype.type(0), where=missing)
+        if offset:
+            values -= x.dtype.type(offset)
+        if not counts_holes:
+            np.logical_not(missing, out=missing)
+        layers[1][part] = missing
     return layers
 
 
@@ -435,7 +436,6 @@ def _planned(
         "same",
         writing=BESIDE_RESULT,
         is_cyclic=is_cyclic,
-        vectors=None if is_on_gpu(x._meta) else separated(samples),
     )
     try:
         planned = plan_with(options=options)

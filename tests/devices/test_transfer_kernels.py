@@ -162,7 +162,13 @@ def test_a_separable_kernel_has_the_same_spectrum_on_a_gpu(dtype):
         random_array((1, 1, 1), "f8", 2),
         random_array((1, 1, 5), "f8", 3),
     )
-    spectrum = SeparableSpectrum.of(vectors, {0: 5, 2: 6}, {2: 2})
+    spectrum = SeparableSpectrum.of(
+        vectors,
+        {0: 5, 2: 6},
+        {2: 2},
+        conjugated=False,
+        dtype=np.dtype(dtype),
+    )
     operation = product_with(spectrum, shape)
     tile = random_array((5, 4, 2, 3), dtype, 4)
     on_card = CardArray.of(tile)

@@ -294,22 +294,15 @@ def _product_of_inputs(
         crops,
         options={**options, "chunks": chunks},
         writing=writing,
-        vectors=_vectors(inputs.kernel, large, small),
+        vectors=_vectors(inputs.kernel, small.dtype),
     )
 
 
-def _vectors(
-    kernel: Array | None,
-    large: da.Array,
-    small: da.Array,
-) -> tuple[Array, ...] | None:
-    """Return the vectors whose outer product a kernel is, in the precision of the product.
-
-    A GPU multiplies CuPy blocks by sums over all samples, which takes no longer.
-    """
-    if kernel is None or is_on_gpu(large._meta) or kernel.size > MOST_SAMPLES:
+def _vectors(kernel: Array | None, precision: np.dtype) -> tuple[Array, ...] | None:
+    """Return the vectors whose outer product a kernel is in some precision, if there are any."""
+    if kernel is None or kernel.size > MOST_SAMPLES:
         return None
-    dtype = work_dtype(small.dtype)
+    dtype = work_dtype(precision)
     if kernel.dtype.kind != "c":
         dtype = np.empty(0, dtype).real.dtype
     return separated(kernel.astype(dtype))

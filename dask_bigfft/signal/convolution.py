@@ -299,7 +299,7 @@ def _product_of_inputs(
 
 
 def _vectors(kernel: Array | None, precision: np.dtype) -> tuple[Array, ...] | None:
-    """Return the vectors whose outer product a kernel is in some precision, if there are any."""
+    """Return vectors whose outer product is a kernel, to a precision; None if there are none."""
     if kernel is None or kernel.size > MOST_SAMPLES:
         return None
     dtype = work_dtype(precision)

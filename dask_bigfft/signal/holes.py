@@ -57,7 +57,7 @@ MIN_NORMALIZED_SUM = 1e-2
 #: Sums of a kernel that count as 0 where it is not normalized.
 ZERO_SUM = 1e-8
 
-#: Elements of a block that are computed at a time, so that what is between stays in cache.
+#: Elements of a block that are computed at a time, so that temporary arrays stay in cache.
 PART_SIZE = 1 << 16
 
 #: Memory of a plan in blocks of the array that it reads, for each thread and beside all threads. A

@@ -22,8 +22,8 @@ from dask_bigfft.kernels.twiddle import unit_roots
 #: Maximum sum of the differences from a separable kernel, in rounding errors of its absolute sum.
 MOST_ERRORS = 16
 
-#: Real or imaginary part of a spectrum below which it is a rounding error, in rounding errors of
-#: the largest magnitude.
+#: Real and imaginary parts of a spectrum are set to 0 below this, in rounding errors of its
+#: largest magnitude.
 TINY = 1 / 16
 
 #: Maximum number of samples of a kernel that is compared with an outer product.
@@ -39,7 +39,7 @@ def separated(kernel: Array) -> tuple[Array, ...] | None:
     The convolution with the outer product differs from that with the kernel by rounding errors of
     the kernel's dtype. The lines through the largest value are such vectors. Each is then replaced
     by the one whose product with the others has the least squared difference from the kernel, so
-    that the errors of single values do not matter.
+    that rounding errors of single values average out.
 
     >>> u, v = separated(np.array([[1.0, 2.0], [2.0, 4.0]]))
     >>> u * v

@@ -206,24 +206,19 @@ DEARER = 1.5
 #: Penalty of a plan whose blocks are twice as large as wanted.
 OVERSIZE = 0.5
 
-#: Rows of a block with fewer bytes, less than a page, are narrow. FFTs across rows of 520 bytes
-#: take 1.5 times as long as across rows of 256 KiB (1 GiB, two threads).
-NARROW_NBYTES = 4096
 
-
-def _has_narrow_rows(stage: Stage) -> bool:
-    """Return whether the exchange of a stage gathers blocks from narrow rows."""
-    exchange = stage.exchange
-    row_nbytes = exchange.shape.width * np.dtype(exchange.dtype).itemsize
-    return not exchange.shape.local and row_nbytes < NARROW_NBYTES
+def _runs(stage: Stage) -> int:
+    """Return the number of contiguous runs that the exchange of a stage reads."""
+    shape = stage.exchange.shape
+    return 0 if shape.local else shape.runs * shape.blocks_out
 
 
 @dataclass(frozen=True)
 class Candidate:
     """Rounds with their blocks, the result's blocks, and the price with its penalty for size.
 
-    `flops` are the floating point operations of each round, and `narrow` is the number of exchanges
-    whose blocks have narrow rows.
+    `flops` are the floating point operations of each round, and `runs` is the number of contiguous
+    runs that all exchanges read.
     """
 
     programs: tuple[AxisProgram, ...]
@@ -235,15 +230,15 @@ class Candidate:
     from_rows: bool = False
     penalty: float = 1.0
     strided: int = 0
-    narrow: int = 0
+    runs: int = 0
 
     @property
     def rank(self) -> tuple[float, int, int, int, int, int, int, float, tuple[int, ...]]:
         """Sort key of a candidate.
 
-        It is the price, then steps, rounds, exchanges, strides, narrow rows, similar sizes, and
-        early steps. Gu, Siegel and Li (2011, section 6.2) reorder steps to get rounds of similar
-        sizes.
+        It is the price, then steps, rounds, exchanges, strides, powers of two of runs, similar
+        sizes, and early steps. Gu, Siegel and Li (2011, section 6.2) reorder steps to get rounds of
+        similar sizes.
         """
         counts = tuple(len(round_.steps) for round_ in self.rounds)
         largest_share = max(self.flops) / max(sum(self.flops), 1.0)
@@ -253,7 +248,7 @@ class Candidate:
             len(counts),
             self.travelling,
             self.strided,
-            self.narrow,
+            self.runs.bit_length(),
             max(counts),
             round(largest_share, 1),
             tuple(-count for count in counts),
@@ -435,7 +430,7 @@ class Candidates:
             from_rows=from_rows,
             penalty=penalty,
             strided=self._strided_rounds(rounds),
-            narrow=sum(map(_has_narrow_rows, stages)),
+            runs=sum(map(_runs, stages)),
         )
 
     def _shared_layouts(

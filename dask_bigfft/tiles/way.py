@@ -324,9 +324,9 @@ def _writing_fft(
         return "last"  # nothing follows an FFT to real values
     if not program.begins_with_fft:
         return "none"
-    if program.is_one_call or memory.has_contiguous_tiles(tiles):
-        return "first"
-    return "none"
+    if tiles is not None and program.begins_with_r2c and len(program.dims) > 1:
+        return "none"  # the complex FFTs after it are faster in a tile, in cache
+    return "first" if program.is_one_call or memory.has_contiguous_tiles(tiles) else "none"
 
 
 @dataclass(frozen=True)

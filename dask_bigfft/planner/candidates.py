@@ -217,8 +217,9 @@ def _runs(stage: Stage) -> int:
 class Candidate:
     """Rounds with their blocks, the result's blocks, and the price with its penalty for size.
 
-    `flops` are the floating point operations of each round, and `runs` is the number of contiguous
-    runs that all exchanges read.
+    `flops` are the floating point operations of each round, `shards` is the number of shards of the
+    first exchange, which no buffer replaces, and `runs` that of contiguous runs that all exchanges
+    read.
     """
 
     programs: tuple[AxisProgram, ...]
@@ -230,15 +231,16 @@ class Candidate:
     from_rows: bool = False
     penalty: float = 1.0
     strided: int = 0
+    shards: int = 0
     runs: int = 0
 
     @property
-    def rank(self) -> tuple[float, int, int, int, int, int, int, float, tuple[int, ...]]:
+    def rank(self) -> tuple[float, int, int, int, int, int, int, int, float, tuple[int, ...]]:
         """Sort key of a candidate.
 
-        It is the price, then steps, rounds, exchanges, strides, powers of two of runs, similar
-        sizes, and early steps. Gu, Siegel and Li (2011, section 6.2) reorder steps to get rounds of
-        similar sizes.
+        It is the price, then steps, rounds, exchanges, strides, shards and runs (both in powers of
+        two), similar sizes, and early steps. Gu, Siegel and Li (2011, section 6.2) reorder steps to
+        get rounds of similar sizes.
         """
         counts = tuple(len(round_.steps) for round_ in self.rounds)
         largest_share = max(self.flops) / max(sum(self.flops), 1.0)
@@ -248,6 +250,7 @@ class Candidate:
             len(counts),
             self.travelling,
             self.strided,
+            self.shards.bit_length(),
             self.runs.bit_length(),
             max(counts),
             round(largest_share, 1),
@@ -430,6 +433,7 @@ class Candidates:
             from_rows=from_rows,
             penalty=penalty,
             strided=self._strided_rounds(rounds),
+            shards=stages[0].exchange.shape.shards,
             runs=sum(map(_runs, stages)),
         )
 

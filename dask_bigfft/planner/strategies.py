@@ -10,7 +10,7 @@ others were refused::
     merge tiny blocks               the input has very many tiny blocks
     roomier blocks                  padding would make very many tiny blocks
     the input's blocks              everything else
-    larger blocks of a filter       its rounds have very many tasks
+    larger blocks between rounds    rounds have very many tasks
     as large as a device's tiles    rounds on GPUs cut the blocks between them
     shared by CPU and GPU           the plan for both found that GPUs are faster alone
     settings by hand                buffers, tiles and streams of GPUs
@@ -25,7 +25,7 @@ or not pay, so that the next strategy is tried, or if it changes the best plan s
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
@@ -59,7 +59,7 @@ from dask_bigfft.planner.tile_plan import (
 )
 from dask_bigfft.planner.work_sharing import decided
 from dask_bigfft.transforms.factors import factorize
-from dask_bigfft.transforms.layout import Chunks, Layout, scaled
+from dask_bigfft.transforms.layout import Chunks, Layout, even_chunks, scaled
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Cached search for a plan by the model.
@@ -574,22 +574,29 @@ class InputBlocks(BlockStrategy):
         return problem.request
 
 
-class FewerBlocksOfFilter(Strategy):
-    """Fewer blocks between the rounds of a filter, whose input has very many of them.
+#: Maximum bytes of larger blocks between rounds. Beyond it, tasks take long enough.
+LARGEST_NBYTES = 1 << 25
 
-    A filter has up to twice as many rounds as its transform, and tasks for every block of each. In
-    larger blocks it has fewer rounds, too, because more axes are whole in a block. Tasks gather the
-    first ones from the input's blocks. The result has the chunks that it would have otherwise, as
-    views of larger blocks.
+#: Maximum time of a plan with larger blocks between rounds, in units of that of other blocks. It
+#: needs up to twice the memory.
+WORTHWHILE = 0.9
+
+
+class FewerBlocks(Strategy):
+    """Fewer blocks between the rounds of an input that has very many of them.
+
+    Every round has tasks for each block. In larger blocks there are fewer rounds, too, because more
+    axes are whole in a block. Tasks gather the first ones from the input's blocks. The result has
+    as many chunks as it would have otherwise: they are views of larger blocks.
     """
 
-    name = "larger blocks of a filter"
+    name = "larger blocks between rounds"
     sentence = "blocks are larger than the input's chunks, which saves tasks"
     is_optional = True
 
     def applies(self, problem: Problem) -> bool:
-        """Return whether CPU threads of one process filter very many blocks like the input's."""
-        if not isinstance(problem.strategy, InputBlocks) or not problem.spec.transfer:
+        """Return whether CPU threads of one process transform very many blocks."""
+        if not isinstance(problem.strategy, InputBlocks):
             return False
         request = problem.request
         if problem.keeps_blocks or request.stored is not None or request.storage == "disk":
@@ -602,30 +609,40 @@ class FewerBlocksOfFilter(Strategy):
         return block_count(request.chunks) >= FEWER * MANY
 
     def candidates(self, problem: Problem) -> Iterator[Plan]:
-        """Yield the plan in larger blocks, if the chunks of the result are parts of them."""
+        """Yield the plan in larger blocks, if chunks of the result may be parts of them."""
         request = problem.request
         best = problem.best
         assert best is not None
-        scale = request.scale * block_count(request.chunks) / MANY
+        block_nbytes = largest_block(problem.spec, request) * problem.spec.work_dtype.itemsize
+        factor = min(block_count(request.chunks) / MANY, LARGEST_NBYTES / block_nbytes)
+        if factor < 2:
+            return
+        larger = replace(request, scale=request.scale * factor)
         with contextlib.suppress(PlanError):
-            plan = problem.search(replace(request, scale=scale), problem.machine)
+            plan = problem.search(larger, problem.machine)
             if plan.chunks == best.chunks:
                 yield plan
-            elif all(map(are_parts, best.chunks, plan.chunks)):
-                yield with_merging(plan, plan.incoming, best.chunks)
+            elif request.wanted_chunks is None:
+                parts = round(block_count(best.chunks) / block_count(plan.chunks))
+                axes = [axis for axis, own in enumerate(best.chunks) if len(own) > 1]
+                yield with_merging(plan, plan.incoming, cut(plan.chunks, parts, axes))
 
     def is_better(self, plan: Plan, best: Plan) -> bool:
-        """Return whether a plan is expected to take less time."""
-        return plan.expected.seconds < best.expected.seconds
+        """Return whether a plan is expected to take much less time."""
+        return plan.expected.seconds < WORTHWHILE * best.expected.seconds
 
 
-def are_parts(chunks: Chunks, larger: Chunks) -> bool:
-    """Return whether each of some chunks of an axis is within one of the larger chunks.
+def cut(chunks: tuple[Chunks, ...], parts: int, axes: Sequence[int]) -> tuple[Chunks, ...]:
+    """Return chunks that are cut into parts along the one of some axes where they are longest.
 
-    >>> are_parts((2, 2, 3), (4, 3)), are_parts((3, 4), (4, 3))
-    (True, False)
+    >>> cut(((2, 2), (8,), (16,)), 4, axes=(0, 1))
+    ((2, 2), (2, 2, 2, 2), (16,))
     """
-    return set(itertools.accumulate(larger)) <= set(itertools.accumulate(chunks))
+    longest = max(axes, key=lambda axis: max(chunks[axis]))
+    pieces: Chunks = ()
+    for size in chunks[longest]:
+        pieces += even_chunks(size, parts)
+    return (*chunks[:longest], pieces, *chunks[longest + 1 :])
 
 
 # --- blocks for GPUs that cut an array in host memory ---------------------------------------
@@ -807,7 +824,7 @@ STRATEGIES: tuple[Strategy, ...] = (
     MergedBlocks(),
     ROOMIER_BLOCKS,
     InputBlocks(),
-    FewerBlocksOfFilter(),
+    FewerBlocks(),
     BlocksAsTiles(),
     SharedByCpuAndGpu(),
     PipelineByHand(),

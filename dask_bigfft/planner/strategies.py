@@ -620,12 +620,13 @@ class FewerBlocks(Strategy):
         larger = replace(request, scale=request.scale * factor)
         with contextlib.suppress(PlanError):
             plan = problem.search(larger, problem.machine)
-            if plan.chunks == best.chunks:
-                yield plan
-            elif request.wanted_chunks is None:
-                parts = round(block_count(best.chunks) / block_count(plan.chunks))
+            if request.wanted_chunks is not None and plan.chunks != best.chunks:
+                return
+            parts = round(block_count(best.chunks) / block_count(plan.chunks))
+            if parts > 1:
                 axes = [axis for axis, own in enumerate(best.chunks) if len(own) > 1]
-                yield with_merging(plan, plan.incoming, cut(plan.chunks, parts, axes))
+                plan = with_merging(plan, plan.incoming, cut(plan.chunks, parts, axes))
+            yield plan
 
     def is_better(self, plan: Plan, best: Plan) -> bool:
         """Return whether a plan is expected to take much less time."""

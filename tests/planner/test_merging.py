@@ -94,6 +94,15 @@ def test_a_filter_of_many_blocks_has_larger_ones_between_rounds() -> None:
     assert limited.expected.peak_host <= 1.2 * 2**30
 
 
+@pytest.mark.parametrize("shape", [(600, 3), (1, 600, 1), (1009,), (30, 20), (5, 700)])
+def test_blocks_of_one_value(shape: tuple[int, ...]) -> None:
+    values = RNG.standard_normal(shape)
+    x = da.from_array(values, chunks=1)
+    with dask.config.set({**NEVER, "bigfft.planner.small": 0}):
+        result = fft.fftn(x)
+    np.testing.assert_allclose(result.compute(), np.fft.fftn(values), atol=1e-11)
+
+
 def test_documented_chunks() -> None:
     x = da.zeros((1024, 1024), chunks=(8, 16), dtype="c16")
     assert fft.fft2(x, chunks="preserve").chunks == x.chunks

@@ -217,9 +217,10 @@ def _runs(stage: Stage) -> int:
 class Candidate:
     """Rounds with their blocks, the result's blocks, and the price with its penalty for size.
 
-    `flops` are the floating point operations of each round, `shards` is the number of shards of the
+    `flops` are the floating point operations of each round. `shards` is the number of shards of the
     first exchange, which no buffer replaces, and `runs` that of contiguous runs that all exchanges
-    read.
+    read. Both are 0 on GPUs, whose tiles are read otherwise: 2^31 complex64 values with 2^15 in the
+    first round have fewer runs than with 2^16, but take 1.2 times as long (H200).
     """
 
     programs: tuple[AxisProgram, ...]
@@ -433,8 +434,8 @@ class Candidates:
             from_rows=from_rows,
             penalty=penalty,
             strided=self._strided_rounds(rounds),
-            shards=stages[0].exchange.shape.shards,
-            runs=sum(map(_runs, stages)),
+            shards=0 if self.on_gpu else stages[0].exchange.shape.shards,
+            runs=0 if self.on_gpu else sum(map(_runs, stages)),
         )
 
     def _shared_layouts(

@@ -69,6 +69,9 @@ TABLE = {
     "real input, single precision: rows stay long": case(
         "rfftn", (512, 512, 1024), (64, 512, 1024), "{Y, X} {Z}", 1, (512, 64, 513), dtype="f4"
     ),
+    "real input in cubes: the plan with the fewest rows": case(
+        "rfftn", (512, 512, 512), (128, 128, 128), "{Y, X} {Z}", 2, (512, 8, 257), dtype="f4"
+    ),
     "real input, real axis split": case(
         "rfft", (2**26,), (2**22,), "{X1} {X2}", 3, (2097153,), dtype="f8"
     ),

@@ -84,6 +84,14 @@ def test_filters_of_many_blocks(
         np.testing.assert_allclose(result[part].compute(), expected[part], atol=1e-12)
 
 
+def test_a_transform_of_many_blocks_has_larger_ones_between_rounds() -> None:
+    x = da.zeros((512, 512, 512), chunks=64, dtype="f4")
+    plan = dask_bigfft.plan(x, "rfftn")
+    assert plan.notation == "{Y, X} {Z}"
+    assert max(round_.source.blocks for round_ in plan.rounds) <= 64
+    assert plan.chunks == ((64,) * 8, (8,) * 64, (257,))
+
+
 def test_a_filter_of_many_blocks_has_larger_ones_between_rounds() -> None:
     x = da.zeros((512, 512, 512), chunks=64, dtype="f4")
     plan = dask_bigfft.plan(x, "fourier_filter", transfer=smoothing)

@@ -67,9 +67,9 @@ PADDED_BYTES = 8 << 20
 #: Intel Xeon whose L2 they fill.
 COLUMN_BYTES = {np.dtype("F"): 1 << 20, np.dtype("D"): 1 << 19, np.dtype("G"): 1 << 19}
 
-#: Maximum number of rows of a column that is transformed without a copy in padded memory: each has a
-#: cache line of its own, and often a page. With 2048 and 4096 rows pocketfft took 0.65 to 1.02 times
-#: as long as in padded memory, with 5000 to 16384 rows 1.0 to 1.55 times (Intel Xeon).
+#: Maximum number of rows of a column that is transformed without a copy in padded memory. Each row
+#: has a cache line of its own, and often a page. In place pocketfft took 0.65 to 1.02 times as long
+#: with 2048 and 4096 rows, and 1.0 to 1.55 times with 5000 to 16384 (Intel Xeon).
 COLUMN_ROWS = 1 << 12
 
 #: Distance of rows, or a multiple of it, at which they use the same sets of a first-level cache.

@@ -454,7 +454,8 @@ def _stay_in_cache(
             rows = array.shape[dim]
             stride = array.strides[dim]
             power_of_two = stride & -stride
-            if rows > COLUMN_ROWS or rows * power_of_two > COLUMN_BYTES[array.dtype]:
+            is_long = rows > COLUMN_ROWS and stride >= CACHE_LINE
+            if is_long or rows * power_of_two > COLUMN_BYTES[array.dtype]:
                 return False
     return True
 

@@ -60,6 +60,9 @@ CONTESTANTS = (
 #: Number of failures after which a contestant runs no more.
 ENOUGH_FAILURES = 2
 
+#: Seconds after which a process counts as failed: a paused worker of distributed waits for ever.
+MOST_SECONDS = 240.0
+
 
 def job(
     contestant: str,
@@ -126,6 +129,7 @@ def measured(problem: problems.Problem, args: Any, limit: int) -> dict[str, Any]
                 limit,
                 memory=memory,
                 limit=limit,
+                seconds=MOST_SECONDS,
             )
             runs[name].append(run)
             if "error" not in run:

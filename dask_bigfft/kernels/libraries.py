@@ -348,9 +348,9 @@ class PocketFFT(DuccOfSciPy):
     """pocketfft as SciPy contains it before 1.18, which has the interface of ducc.
 
     It copies two lines at a time, so neighbouring columns share cache lines, which are evicted in
-    between if they are far from each other, or if the distance of the rows is a multiple of a large
-    power of two. Such columns are transformed tile by tile in memory with padded rows: up to twice
-    as fast. Others are transformed in place, in two thirds of that time.
+    between if there are many rows, or if the distance of the rows is a multiple of a large power of
+    two. Such columns are transformed tile by tile in memory with padded rows: up to twice as fast.
+    Others are transformed in place, in two thirds of that time.
     """
 
     _MODULE = "scipy.fft._pocketfft.pypocketfft"
@@ -444,7 +444,7 @@ def _stay_in_cache(
 
     >>> _stay_in_cache([np.empty((512, 257), "c8")], dims=(0,))
     True
-    >>> _stay_in_cache([np.empty((512, 1024), "c8")], dims=(0,))
+    >>> _stay_in_cache([np.empty((512, 512), "c8")], dims=(0,))
     False
     >>> _stay_in_cache([np.empty((8192, 257), "c8")], dims=(0,))
     False
